@@ -1,0 +1,36 @@
+# Two commands for newcomers: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+PIP := $(VENV)/bin/pip --disable-pip-version-check
+
+.PHONY: demo test test-slow lint bench clean
+
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt engines/native.c
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/kvtui
+
+lint: $(VENV)/.tested
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: lint
+	$(VENV)/bin/kvtui models --fetch smollm2-135m
+	$(VENV)/bin/pytest
+
+test-slow: $(VENV)/.tested
+	$(VENV)/bin/pytest -m slow
+
+bench: $(VENV)/.installed
+	$(VENV)/bin/python -m benchmarks.decode
+
+clean:
+	rm -rf $(VENV) build *.egg-info engines/*.so

@@ -1,0 +1,30 @@
+"""The engines: weights, decoder, attention, memory pools, link, caches, scheduler and worker process.
+
+    model = engines.load_model("smollm2-135m")
+    engine = engines.create_engine("h2o", model, budget=0.3)
+    result = engine.generate(model.tokenizer.encode("Once upon a time"), 64)
+
+Importing this package is cheap: torch comes with the first of these calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engines.engine import Engine, create_engine
+    from engines.model import Model, load_model
+
+__all__ = ["Engine", "Model", "create_engine", "load_model"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load_model", "Model"):
+        from engines import model
+
+        return getattr(model, name)
+    if name in ("create_engine", "Engine"):
+        from engines import engine
+
+        return getattr(engine, name)
+    raise AttributeError(f"module 'engines' has no attribute {name!r}")

@@ -1,0 +1,106 @@
+"""What the face asks of the worker: frames of msgpack, like the events that come back."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Command(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One item of the prompt stream: plain `text`, or chat `messages` ({"role", "content"}). A `follow_up` continues
+    the conversation that each engine's cache holds. `title` is what the list of prompts shows."""
+
+    text: str = ""
+    messages: list[dict[str, str]] | None = None
+    follow_up: bool = False
+    title: str = ""
+    max_new_tokens: int | None = None
+
+
+class Submit(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Adds prompts to the end of the stream."""
+
+    prompts: list[Prompt]
+
+
+class Pause(Command, frozen=True):
+    pass
+
+
+class Resume(Command, frozen=True):
+    pass
+
+
+class Step(Command, frozen=True):
+    """While paused: each engine advances by one token (or one slice of prefill)."""
+
+
+class Rerun(Command, frozen=True):
+    """The stream from its beginning, with fresh caches."""
+
+
+class Cancel(Command, frozen=True):
+    """Ends the running requests (outcome "cancelled") and drops the queued ones."""
+
+
+class SetBudget(Command, frozen=True, kw_only=True):
+    """Share (0, 1] of KV entries kept or fetched; takes effect with the next conversation (rerun or new prompt)."""
+
+    budget: float
+
+
+class SetEngines(Command, frozen=True, kw_only=True):
+    """The engine ids to run, in column order; takes effect like SetBudget."""
+
+    engines: list[str]
+
+
+class Shutdown(Command, frozen=True):
+    pass
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first frame that a worker reads. `None` means the default of the engines."""
+
+    model: str = "smollm2-135m"
+    random_weights: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+    engines: list[str] = ["vllm", "h2o", "infinigen"]
+    budget: float = 0.3
+    alpha: float | None = None
+    link: str | None = None
+    device_memory_bytes: int | None = None
+    host_memory_bytes: int | None = None
+    prefill: str | None = None
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    ignore_eos: bool = False
+    truncate: bool = False
+    observe: bool = True
+    prompts: list[Prompt] = []
+
+
+AnyCommand = Submit | Pause | Resume | Step | Rerun | Cancel | SetBudget | SetEngines | Shutdown
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyCommand)
+_config_decoder = msgspec.msgpack.Decoder(WorkerConfig)
+
+
+def encode(command: Command | WorkerConfig) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode(payload: bytes) -> AnyCommand:
+    """Raises `msgspec.DecodeError` or `msgspec.ValidationError`."""
+    return _decoder.decode(payload)
+
+
+def decode_config(payload: bytes) -> WorkerConfig:
+    return _config_decoder.decode(payload)

@@ -1,0 +1,43 @@
+"""Faults that a person can do something about. Each message is one line that says what is wrong and what to try."""
+
+from __future__ import annotations
+
+
+class KvtuiError(Exception):
+    """A fault of input or surroundings: shown as one line, exit code 2, never a traceback."""
+
+
+class ModelUnavailable(KvtuiError):
+    """The model cannot be had (unknown name, no network, damaged file, unsupported family, disk full)."""
+
+
+class BadRequest(KvtuiError):
+    """A prompt or a knob that no engine can serve: empty, too long, budget outside (0, 1], unknown engine."""
+
+
+class OutOfMemory(KvtuiError):
+    """A pool's cap would be exceeded. `tier` is "device" or "host"; sizes are bytes."""
+
+    tier = "device"
+
+    def __init__(self, kind: str, needed_bytes: int, used_bytes: int, cap_bytes: int) -> None:
+        self.kind, self.needed_bytes, self.used_bytes, self.cap_bytes = kind, needed_bytes, used_bytes, cap_bytes
+        super().__init__(
+            f"out of {self.tier} memory: needs {mib(needed_bytes)} for {kind} with {mib(used_bytes)} in use, "
+            f"cap {mib(cap_bytes)}"
+        )
+
+
+class DeviceOutOfMemory(OutOfMemory):
+    tier = "device"
+
+
+class HostOutOfMemory(OutOfMemory):
+    tier = "host"
+
+
+def mib(size_bytes: int) -> str:
+    """Bytes as people read them in memory messages, in MiB (or GiB from 10 GiB up)."""
+    if size_bytes >= 10 << 30:
+        return f"{size_bytes / (1 << 30):,.1f} GiB"
+    return f"{size_bytes / (1 << 20):,.0f} MiB"

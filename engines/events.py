@@ -1,0 +1,290 @@
+"""The one wire language: what engines say, as bytes in a pipe, in a trace file and over MQTT.
+
+Every event is a frozen struct with `run`, `engine` ("" where it concerns all), `clock_s` (the engine's own fair clock)
+and `wall_s` (seconds since the run began). Sizes are bytes, times seconds, rates bytes a second, and names say so.
+Importing this module costs neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from enum import IntEnum
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+ENGINE_LABELS = {
+    "vllm": "Paged (vLLM-style)",
+    "h2o": "H2O",
+    "infinigen": "InfiniGen",
+}
+
+
+class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    run: str = ""
+    engine: str = ""
+    clock_s: float = 0.0
+    wall_s: float = 0.0
+
+
+class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The host-device link: `measured` is False when its times come from a model."""
+
+    profile: str
+    measured: bool
+    bytes_per_s: float
+    latency_s: float
+    description: str
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    label: str
+    knobs: dict[str, str | float | int | bool | None] = {}
+
+
+class Loading(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Progress before the engines are ready. `fraction` is 0..1, or None when unknown."""
+
+    stage: str
+    fraction: float | None = None
+
+
+class RunStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Sent once the weights are loaded, and again when knobs or the set of engines change."""
+
+    model: str
+    dtype: str
+    device: str
+    device_is_stand_in: bool
+    link: LinkInfo
+    engines: list[EngineInfo]
+    layers: int
+    kv_heads: int
+    context_limit: int
+    weights_bytes: int
+    kv_bytes_per_token: int
+    device_cap_bytes: int | None = None
+    schema: int = SCHEMA_VERSION
+
+
+class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A request enters an engine (all engines if `engine` is ""). `text` is what the model reads; `offsets[i]` is the
+    end of token i in `text`, in characters. For a follow-up, `first_position` is where its tokens begin in the context."""
+
+    request: int
+    title: str
+    text: str
+    offsets: list[int]
+    prompt_tokens: int
+    first_position: int = 0
+    follow_up: bool = False
+    prompts_total: int = 1
+
+
+class Prefill(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """`tokens_done` of `tokens_total`; a one-shot prefill advances by layers, all of its tokens at once."""
+
+    request: int
+    tokens_done: int
+    tokens_total: int
+    layers_done: int
+    layers_total: int
+
+
+class Token(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """One generated token. `text` holds complete characters only; it may be empty while a character is unfinished."""
+
+    request: int
+    index: int
+    token_id: int
+    text: str
+    logprob: float
+
+
+class KvState(IntEnum):
+    """Where a position's KV entry is, in one layer."""
+
+    ABSENT = 0
+    DEVICE = 1
+    HOST = 2
+    DISK = 3
+    FETCHED = 4
+    EVICTED = 5
+    ANCHOR = 6
+
+
+class Cache(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Where every position's KV entry is. `states` is deflated bytes of [layers, tokens] cells, one byte a cell (see
+    `pack_cell`); whole when `whole`, else XORed with the cells before (the old ones padded with 0 on the right).
+    `mass` is deflated bytes [layers, mass_bins]: the attention mass that a bin of positions received lately, on a
+    log scale (0: under 1e-6 of the layer's whole, 255: all of it). `fetched_tokens` is the mean over layers of
+    entries fetched in the last step, `evicted_tokens` the mean over layers and KV heads of entries gone for good."""
+
+    request: int
+    tokens: int
+    layers: int
+    whole: bool
+    states: bytes
+    mass: bytes
+    mass_bins: int
+    fetched_tokens: float = 0.0
+    evicted_tokens: float = 0.0
+
+
+class Memory(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes in use by tier and kind ("weights", "kv", "partial keys", "staging", "scores", ...), with peaks and caps.
+    `kv_peak_bytes` are the KV entries' own peaks. Blocks are the paged arena's; `waste` is the share of allocated KV
+    slots that hold nothing."""
+
+    device_bytes: dict[str, int]
+    host_bytes: dict[str, int]
+    device_peak_bytes: int
+    host_peak_bytes: int
+    device_kv_peak_bytes: int
+    host_kv_peak_bytes: int
+    device_cap_bytes: int | None = None
+    host_cap_bytes: int | None = None
+    blocks_used: int = 0
+    blocks_free: int = 0
+    blocks_shared: int = 0
+    waste: float = 0.0
+    preemptions: int = 0
+    prefix_hit_tokens: int = 0
+
+
+class Transfer(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes over the link since this engine's last Transfer event, within `clock_s - span_s .. clock_s`.
+    `busy_s` is how long the link worked, `hidden_s` the part of it that computation covered."""
+
+    h2d_bytes: int
+    d2h_bytes: int
+    h2d_total_bytes: int
+    d2h_total_bytes: int
+    span_s: float
+    busy_s: float
+    hidden_s: float
+    measured: bool
+
+
+class Decision(Event, frozen=True, kw_only=True, omit_defaults=True):
+    request: int
+    choice: str
+    reason: str
+
+
+class Outcome(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of a request in one engine. `outcome` is "ok", "device_oom", "error" or "cancelled"."""
+
+    request: int
+    outcome: str
+    detail: str = ""
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    decode_tok_s: float | None = None
+    h2d_bytes: int = 0
+    d2h_bytes: int = 0
+
+
+class Sample(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """Hardware probes of the worker's machine; None where the device has no such thing."""
+
+    worker_rss_bytes: int | None = None
+    worker_cpu_percent: float | None = None
+    host_used_bytes: int | None = None
+    host_total_bytes: int | None = None
+    gpu_used_bytes: int | None = None
+    gpu_total_bytes: int | None = None
+
+
+class Status(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """What an engine is doing: "queued", "prefill", "decode", "idle", "failed"; for engine "": "racing", "paused",
+    "idle"."""
+
+    state: str
+    request: int = -1
+
+
+class Notice(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A line for the person: `level` is "info", "warning" or "error"."""
+
+    level: str
+    text: str
+
+
+AnyEvent = (
+    Loading
+    | RunStarted
+    | Submitted
+    | Prefill
+    | Token
+    | Cache
+    | Memory
+    | Transfer
+    | Decision
+    | Outcome
+    | Sample
+    | Status
+    | Notice
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[AnyEvent])
+
+
+def encode(batch: Iterable[Event]) -> bytes:
+    """A frame's payload: a msgpack list of events."""
+    return _encoder.encode(list(batch))
+
+
+def decode(payload: bytes) -> list[AnyEvent]:
+    """The events of one frame. Raises `msgspec.DecodeError` or `msgspec.ValidationError` on anything else."""
+    return _decoder.decode(payload)
+
+
+def pack_cell(state: KvState, share: float) -> int:
+    """One byte a cell: the state in the low three bits, the share of KV heads on the device (0..31 of 31) above."""
+    return int(state) | round(share * 31) << 3
+
+
+def cell_state(cell: int) -> KvState:
+    return KvState(cell & 7)
+
+
+def cell_share(cell: int) -> float:
+    """Share (0..1) of the layer's KV heads whose entry is on the device."""
+    return (cell >> 3) / 31
+
+
+def deflate(cells: bytes) -> bytes:
+    return zlib.compress(cells, 1)
+
+
+def inflate(packed: bytes, limit_bytes: int = 1 << 28) -> bytes:
+    """Inverse of `deflate`; raises ValueError for garbage and for more than `limit_bytes`."""
+    engine = zlib.decompressobj()
+    try:
+        cells = engine.decompress(packed, limit_bytes)
+    except zlib.error as fault:
+        raise ValueError(f"damaged cache cells: {fault}") from None
+    if not engine.eof:
+        raise ValueError("cache cells are cut off or larger than allowed")
+    return cells
+
+
+def apply_cells(before: bytes, tokens_before: int, event: Cache) -> bytes:
+    """The cells [layers, event.tokens] after `event`, given those before ([layers, tokens_before])."""
+    cells = inflate(event.states)
+    if len(cells) != event.layers * event.tokens:
+        raise ValueError("cache cells do not match their shape")
+    if event.whole:
+        return cells
+    if tokens_before != event.tokens:
+        rows = (before[i * tokens_before : (i + 1) * tokens_before] for i in range(event.layers))
+        before = b"".join(row[: event.tokens].ljust(event.tokens, b"\0") for row in rows)
+    size = len(cells)
+    return (int.from_bytes(cells, "little") ^ int.from_bytes(before, "little")).to_bytes(size, "little")
