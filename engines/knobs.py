@@ -1,0 +1,31 @@
+"""What a person may turn, and how far. Light to import: a wrong knob is refused before any worker runs."""
+
+from __future__ import annotations
+
+from engines.commands import WorkerConfig
+from engines.errors import BadRequest
+from engines.events import ENGINE_LABELS
+
+
+def check_knobs(config: WorkerConfig) -> None:
+    """Raises BadRequest for the first knob that no engine can serve."""
+    if not config.engines:
+        raise BadRequest(f"no engine to run; known are {', '.join(ENGINE_LABELS)}")
+    for engine_id in config.engines:
+        if engine_id not in ENGINE_LABELS:
+            raise BadRequest(f'unknown engine "{engine_id}"; known are {", ".join(ENGINE_LABELS)}')
+        if config.engines.count(engine_id) > 1:
+            raise BadRequest(f'engine "{engine_id}" is named twice')
+    if not 0 < config.budget <= 1:
+        raise BadRequest(f"the budget is a share above 0 and at most 1, not {config.budget:g}")
+    if config.alpha is not None and not config.alpha > 0:
+        raise BadRequest(f"alpha is above 0, not {config.alpha:g}")
+    if config.max_new_tokens < 1:
+        raise BadRequest(f"the number of new tokens is 1 or more, not {config.max_new_tokens}")
+    if not 0 <= config.temperature < float("inf"):
+        raise BadRequest(f"the temperature is 0 or more, not {config.temperature:g}")
+    if not 0 < config.top_p <= 1:
+        raise BadRequest(f"top-p is a share above 0 and at most 1, not {config.top_p:g}")
+    for prompt in config.prompts:
+        if prompt.max_new_tokens is not None and prompt.max_new_tokens < 1:
+            raise BadRequest(f"the number of new tokens is 1 or more, not {prompt.max_new_tokens}")

@@ -1,0 +1,242 @@
+"""One engine's lane in the race: its request, its clock within the run, and its events made complete."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from engines.cells import CellsEncoder
+from engines.chat import Rendered
+from engines.detokenize import Detokenizer
+from engines.errors import BadRequest, DeviceOutOfMemory, KvtuiError
+from engines.events import Event, Outcome, Prefill, Status, Submitted, Token
+
+_PICTURE_INTERVAL_S = 0.1
+
+Emit = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What every lane is asked at the same moment. A follow-up's `rendered` begins by closing the model's last turn.
+    `sampling` holds the remaining keywords of `Engine.submit`."""
+
+    request: int
+    title: str
+    rendered: Rendered
+    follow_up: bool
+    max_new_tokens: int
+    prompts_total: int
+    sampling: dict[str, Any]
+
+
+class Lane:
+    """Drives one engine. `emit` takes events that lack only `run` and `wall_s`; `wall` counts seconds.
+
+    The run's clock starts at 0 whatever the engine's own clock says, so an engine that has raced before and one that
+    was just built start alike. `engine` is None when it could not be built: `fault` says why, and every request ends
+    with it.
+    """
+
+    def __init__(
+        self,
+        engine_id: str,
+        engine: Any,
+        model: Any,
+        emit: Emit,
+        wall: Callable[[], float],
+        *,
+        observe: bool,
+        fault: KvtuiError | None = None,
+    ) -> None:
+        self.id = engine_id
+        self.engine = engine
+        self.running = False
+        self._fault = fault
+        self._model = model
+        self._send = emit
+        self._wall = wall
+        self._observe = observe
+        self._base_s = 0.0 if engine is None else engine.clock_s
+        self._state = "idle"
+        self._cells = CellsEncoder()
+        self._shown_at = float("-inf")
+        self._request = -1
+        self._detokenizer = Detokenizer(model.tokenizer)
+        self._context_tokens = 0
+        self._last_token: int | None = None
+        self._ended = "ok"
+
+    @property
+    def clock_s(self) -> float:
+        """Seconds of this engine's own time since the run began."""
+        return 0.0 if self.engine is None else self.engine.clock_s - self._base_s
+
+    def start_clock_at(self, seconds: float) -> None:
+        if self.engine is not None:
+            self.engine.start_clock_at(self._base_s + seconds)
+
+    def start_run(self) -> None:
+        """Back to an empty cache and a clock of 0."""
+        self.start_conversation()
+        if self.engine is not None:
+            self._base_s = self.engine.clock_s
+
+    def start_conversation(self) -> None:
+        """Drops what the cache holds, so that peaks count from here."""
+        self._reset_engine()
+        self.running = False
+        self._context_tokens, self._last_token, self._ended = 0, None, "ok"
+        self._state = "idle"
+
+    def submit(self, turn: Turn) -> None:
+        """Gives the engine its next request. What it refuses ends the request in this lane at once."""
+        self._request = turn.request
+        self._detokenizer = Detokenizer(self._model.tokenizer, turn.rendered.token_ids)
+        self._shown_at = float("-inf")
+        token_ids = self._follow(turn) if turn.follow_up else turn.rendered.token_ids
+        if self._ended != "ok":
+            self._finish(self._ended, "the conversation that this prompt follows has ended early in this engine")
+            return
+        if self.engine is None:
+            self._fail(self._fault or RuntimeError("this engine could not be built"))
+            return
+        self.running = True
+        self._set_state("queued")
+        try:
+            # The last generated token is never fed back, hence the one more.
+            room = self._model.context_limit - self._context_tokens - len(token_ids) + 1
+            if room < 1:
+                raise BadRequest(
+                    f"with this prompt the conversation is {1 - room:,} tokens longer than the context of "
+                    f"{self._model.context_limit:,}"
+                )
+            limit = min(turn.max_new_tokens, room)
+            self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, **turn.sampling)
+        except Exception as fault:
+            self._fail(fault)
+            return
+        self._context_tokens += len(token_ids)
+
+    def advance(self) -> None:
+        """One slice of the engine's work. Whatever goes wrong in it ends this lane's request and nothing else."""
+        try:
+            events = self.engine.advance(observe=self._observe)
+            if not events and not self.engine.has_work:
+                raise RuntimeError("the engine stopped without saying how the request ended")
+        except Exception as fault:
+            self._fail(fault)
+            return
+        for event in events:
+            self._take(event)
+        if self.running and self._wall() - self._shown_at >= _PICTURE_INTERVAL_S:
+            self.show()
+
+    def cancel(self) -> None:
+        """Ends the running request as "cancelled"."""
+        if not self.running:
+            return
+        try:
+            for event in self.engine.cancel():
+                self._take(event)
+        except Exception as fault:
+            self._fail(fault)
+        if self.running:
+            self._finish("cancelled", "")
+
+    def show(self) -> None:
+        """Emits memory, transfers and the cache's picture as they are now."""
+        if self.engine is None:
+            return
+        self._shown_at = self._wall()
+        try:
+            self._emit(self.engine.memory())
+            self._emit(self.engine.transfer())
+            if self._observe and (view := self.engine.view(self._request)) is not None:
+                self._emit(self._cells.encode(self._request, view))
+        except Exception:  # after a fault an engine may not know its own state; what counts is the outcome
+            traceback.print_exc(file=sys.stderr)
+
+    def _follow(self, turn: Turn) -> list[int]:
+        """The tokens of a follow-up in this lane. Where the model has closed its turn itself, the tail's own closing
+        tokens are left out. Announced lane by lane, as answers differ in length."""
+        tail = turn.rendered
+        skip = 0
+        if self._last_token in self._model.eos_ids and self._last_token in tail.token_ids[:4]:
+            skip = tail.token_ids.index(self._last_token) + 1
+        cut = tail.offsets[skip - 1] if skip else 0
+        token_ids = tail.token_ids[skip:]
+        self._emit(
+            Submitted(
+                request=turn.request,
+                title=turn.title,
+                text=tail.text[cut:],
+                offsets=[end - cut for end in tail.offsets[skip:]],
+                prompt_tokens=len(token_ids),
+                first_position=self._context_tokens,
+                follow_up=True,
+                prompts_total=turn.prompts_total,
+            )
+        )
+        return token_ids
+
+    def _take(self, event: Event) -> None:
+        """Passes an engine's event on, completed, with the changes of state that it implies."""
+        event = msgspec.structs.replace(event, engine=self.id, clock_s=event.clock_s - self._base_s)
+        match event:
+            case Status(state=state):
+                self._set_state(state)
+                return
+            case Outcome():
+                self._end(event)
+                return
+            case Prefill():
+                self._set_state("prefill")
+            case Token(token_id=token_id):
+                self._set_state("decode")
+                self._context_tokens += 1
+                self._last_token = token_id
+                event = msgspec.structs.replace(event, text=self._detokenizer.add(token_id))
+        self._send(event)
+
+    def _end(self, outcome: Outcome) -> None:
+        self.show()
+        self._send(outcome)
+        self.running = False
+        self._ended = outcome.outcome
+        self._set_state("failed" if outcome.outcome in ("device_oom", "error") else "idle")
+
+    def _finish(self, outcome: str, detail: str) -> None:
+        self._end(Outcome(engine=self.id, clock_s=self.clock_s, request=self._request, outcome=outcome, detail=detail))
+
+    def _fail(self, fault: Exception) -> None:
+        """Ends the request with what was raised. A full device is a result; anything unforeseen leaves its traceback
+        in the worker's log. Either way the engine is emptied."""
+        if isinstance(fault, KvtuiError):
+            detail = str(fault)
+        else:
+            traceback.print_exception(fault, file=sys.stderr)
+            detail = f"{type(fault).__name__}: {fault}".splitlines()[0]
+        self._finish("device_oom" if isinstance(fault, DeviceOutOfMemory) else "error", detail)
+        self._reset_engine()
+
+    def _reset_engine(self) -> None:
+        if self.engine is None:
+            return
+        try:
+            self.engine.reset()
+        except Exception:  # its next submit will say what is wrong, where a person sees it
+            traceback.print_exc(file=sys.stderr)
+
+    def _set_state(self, state: str) -> None:
+        if state != self._state:
+            self._state = state
+            self._emit(Status(state=state, request=self._request))
+
+    def _emit(self, event: Event) -> None:
+        self._send(msgspec.structs.replace(event, engine=self.id, clock_s=self.clock_s))

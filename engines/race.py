@@ -1,0 +1,317 @@
+"""The race: one prompt stream through several engines, each on its own clock, without any pipe or screen.
+
+    race = Race(model, config, emit=print, build=create_engine)
+    race.start()
+    while race.advance():
+        ...
+
+Every prompt is a round: it starts in all engines at the same clock, and the next one waits until all have ended it.
+Within a round the engine whose clock is furthest behind always goes next, so what is seen is what each would do on a
+machine of its own. One prompt's index in the stream is its `request` number.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from engines.chat import Chat, Rendered, title_of
+from engines.commands import (
+    AnyCommand,
+    Cancel,
+    Pause,
+    Prompt,
+    Rerun,
+    Resume,
+    SetBudget,
+    SetEngines,
+    Step,
+    Submit,
+    WorkerConfig,
+)
+from engines.errors import BadRequest, KvtuiError, OutOfMemory
+from engines.events import ENGINE_LABELS, EngineInfo, Event, LinkInfo, Notice, RunStarted, Status, Submitted
+from engines.knobs import check_knobs
+from engines.lane import Lane, Turn
+
+Build = Callable[..., Any]
+
+
+class Race:
+    """Runs `config.prompts`, and whatever is submitted later, through the engines of `config` on one `model`.
+
+    `emit` is called with complete events, in order. `build` makes an engine (`engines.create_engine`), `wall` counts
+    seconds. Raises BadRequest at once for prompts and knobs that cannot be served; a faulty prompt among several is
+    named by its place in the stream.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        config: WorkerConfig,
+        emit: Callable[[Event], None],
+        *,
+        build: Build,
+        wall: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_knobs(config)
+        self._model = model
+        self._config = config
+        self._wanted = config
+        self._out = emit
+        self._build = build
+        self._wall = wall
+        self._wall_start = wall()
+        self._session = uuid.uuid4().hex[:8]
+        self._runs = 0
+        self._chat = Chat(model.tokenizer, model.context_limit)
+        self._stream: list[tuple[Prompt, Rendered]] = []
+        self._next = 0
+        self._lanes: list[Lane] = []
+        self._link: LinkInfo | None = None
+        self._paused = False
+        self._in_conversation = False
+        self._status = ""
+        self._append(config.prompts)
+
+    def start(self) -> None:
+        """Builds the engines and begins the run. Raises KvtuiError when none of them can be built."""
+        self._build_lanes()
+        self._begin_run()
+
+    def advance(self) -> bool:
+        """One slice of the engine that is furthest behind, or the start of the next round. False when there is
+        nothing to do: paused, or the stream has ended."""
+        if self._paused:
+            return False
+        lane = min((lane for lane in self._lanes if lane.running), key=lambda lane: lane.clock_s, default=None)
+        if lane is not None:
+            lane.advance()
+            return True
+        if self._next < len(self._stream):
+            self._start_round()
+            return True
+        self._set_status("idle")
+        return False
+
+    def handle(self, command: AnyCommand) -> None:
+        """Does what a person asked. What cannot be done becomes a Notice."""
+        try:
+            self._handle(command)
+        except KvtuiError as fault:
+            self._emit(Notice(level="error", text=str(fault)))
+
+    def _handle(self, command: AnyCommand) -> None:
+        match command:
+            case Submit(prompts=prompts):
+                self._append(prompts)
+            case Pause():
+                self._paused = True
+                self._show()
+                self._set_status("paused")
+            case Resume():
+                self._paused = False
+                if any(lane.running for lane in self._lanes):
+                    self._set_status("racing")
+            case Step():
+                if self._paused:
+                    self._step()
+            case Rerun():
+                self._cancel()
+                self._next = 0
+                self._adopt_knobs()
+                self._begin_run()
+            case Cancel():
+                self._cancel()
+                self._next = len(self._stream)
+                self._in_conversation = False
+            case SetBudget(budget=budget):
+                self._want(msgspec.structs.replace(self._wanted, budget=budget))
+            case SetEngines(engines=engines):
+                self._want(msgspec.structs.replace(self._wanted, engines=engines))
+
+    def _append(self, prompts: list[Prompt]) -> None:
+        """All of them or none: rendered at once, so that a faulty one is refused before anything runs."""
+        known = len(self._stream)
+        rendered = []
+        for index, prompt in enumerate(prompts, start=known):
+            try:
+                if prompt.follow_up and index == 0:
+                    raise BadRequest("it is a follow-up, but nothing comes before it")
+                rendered.append(self._render(prompt))
+            except BadRequest as fault:
+                many = len(prompts) > 1
+                raise BadRequest(f"prompt {index + 1}: {fault}" if many else str(fault)) from fault
+        self._stream += zip(prompts, rendered, strict=True)
+
+    def _render(self, prompt: Prompt) -> Rendered:
+        if prompt.follow_up:
+            return self._chat.render_follow_up(prompt)
+        if not self._config.truncate:
+            return self._chat.render(prompt)
+        limit = self._model.context_limit
+        return self._chat.render(prompt, truncate_to=max(limit - self._new_tokens(prompt), limit // 2))
+
+    def _new_tokens(self, prompt: Prompt) -> int:
+        return self._config.max_new_tokens if prompt.max_new_tokens is None else prompt.max_new_tokens
+
+    def _step(self) -> None:
+        if self._next < len(self._stream) and not any(lane.running for lane in self._lanes):
+            self._start_round()
+        for lane in self._lanes:
+            if lane.running:
+                lane.advance()
+        self._show()
+
+    def _show(self) -> None:
+        for lane in self._lanes:
+            if lane.running:
+                lane.show()
+
+    def _cancel(self) -> None:
+        for lane in self._lanes:
+            lane.cancel()
+
+    def _want(self, wanted: WorkerConfig) -> None:
+        check_knobs(wanted)
+        self._wanted = wanted
+
+    def _start_round(self) -> None:
+        """The next prompt, in all lanes, from the same clock."""
+        request = self._next
+        prompt, rendered = self._stream[request]
+        follow_up = prompt.follow_up and self._in_conversation
+        self._next += 1
+        if not follow_up:
+            if prompt.follow_up:  # its conversation was cancelled, so it opens one of its own
+                prompt = msgspec.structs.replace(prompt, follow_up=False)
+                rendered = self._render(prompt)
+            if self._adopt_knobs():
+                self._announce()
+            for lane in self._lanes:
+                lane.start_conversation()
+            self._in_conversation = True
+        clock_s = max(lane.clock_s for lane in self._lanes)
+        for lane in self._lanes:
+            lane.start_clock_at(clock_s)
+        self._set_status("paused" if self._paused else "racing")
+        turn = Turn(
+            request=request,
+            title=title_of(prompt),
+            rendered=rendered,
+            follow_up=follow_up,
+            max_new_tokens=self._new_tokens(prompt),
+            prompts_total=len(self._stream),
+            sampling={
+                "temperature": self._config.temperature,
+                "top_p": self._config.top_p,
+                "seed": self._config.seed,
+                "ignore_eos": self._config.ignore_eos,
+            },
+        )
+        if not follow_up:
+            self._emit(
+                Submitted(
+                    clock_s=clock_s,
+                    request=request,
+                    title=turn.title,
+                    text=rendered.text,
+                    offsets=rendered.offsets,
+                    prompt_tokens=len(rendered.token_ids),
+                    prompts_total=turn.prompts_total,
+                )
+            )
+        for lane in self._lanes:
+            lane.submit(turn)
+
+    def _adopt_knobs(self) -> bool:
+        """Builds anew the lanes whose knobs have been changed; True if there were any."""
+        if self._wanted == self._config:
+            return False
+        same_knobs = self._wanted.budget == self._config.budget
+        self._config = self._wanted
+        # What is not kept is let go first: a device may not hold the old pools and the new.
+        self._lanes = [lane for lane in self._lanes if same_knobs and lane.id in self._config.engines]
+        self._build_lanes()
+        return True
+
+    def _build_lanes(self) -> None:
+        """One lane for each of the configuration's engines, in its order; lanes that are there already stay."""
+        config = self._config
+        kept = {lane.id: lane for lane in self._lanes}
+        options = {
+            "budget": config.budget,
+            "alpha": config.alpha,
+            "prefill": config.prefill,
+            "link": config.link,
+            "device_memory_bytes": config.device_memory_bytes,
+            "host_memory_bytes": config.host_memory_bytes,
+        }
+        lanes = []
+        for engine_id in config.engines:
+            if engine_id in kept:
+                lanes.append(kept[engine_id])
+                continue
+            engine, fault = None, None
+            try:
+                engine = self._build(engine_id, self._model, **options)
+                self._link = engine.link_info
+            except OutOfMemory as full:  # this lane shows it; the others race on
+                fault = full
+            lanes.append(
+                Lane(engine_id, engine, self._model, self._emit, self._wall, observe=config.observe, fault=fault)
+            )
+        if self._link is None and fault is not None:
+            raise fault
+        self._lanes = lanes
+
+    def _begin_run(self) -> None:
+        self._runs += 1
+        self._wall_start = self._wall()
+        self._status = ""
+        self._in_conversation = False
+        for lane in self._lanes:
+            lane.start_run()
+        self._announce()
+        if self._paused:
+            self._set_status("paused")
+
+    def _announce(self) -> None:
+        model, config = self._model, self._config
+        assert self._link is not None, "announced before any engine was built"
+        self._emit(
+            RunStarted(
+                model=model.name,
+                dtype=str(model.dtype).removeprefix("torch."),
+                device=str(model.device),
+                device_is_stand_in=model.device.type == "cpu",
+                link=self._link,
+                engines=[
+                    EngineInfo(
+                        id=lane.id,
+                        label=ENGINE_LABELS.get(lane.id, lane.id) if lane.engine is None else lane.engine.label,
+                        knobs={} if lane.engine is None else lane.engine.knobs(),
+                    )
+                    for lane in self._lanes
+                ],
+                layers=model.layers,
+                kv_heads=model.kv_heads,
+                context_limit=model.context_limit,
+                weights_bytes=model.weights_bytes,
+                kv_bytes_per_token=model.kv_bytes_per_token,
+                device_cap_bytes=config.device_memory_bytes,
+            )
+        )
+
+    def _set_status(self, state: str) -> None:
+        if state != self._status:
+            self._status = state
+            self._emit(Status(state=state))
+
+    def _emit(self, event: Event) -> None:
+        run = f"{self._session}-{self._runs}"
+        self._out(msgspec.structs.replace(event, run=run, wall_s=self._wall() - self._wall_start))

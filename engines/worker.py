@@ -1,0 +1,177 @@
+"""The background process: `python -m engines.worker`.
+
+On stdin come frames: a `WorkerConfig` (without engines: fetch the model and end), then commands. On stdout go frames of
+events. Faults before the engines are ready are one `Notice` of level "error" and exit code 2; anything unforeseen
+leaves a traceback on stderr and exit code 1. When stdin closes, the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import BinaryIO
+
+from engines import events, frames
+from engines.commands import AnyCommand, Shutdown, WorkerConfig, decode, decode_config
+from engines.errors import KvtuiError
+
+_NICENESS = 5  # the screen shares these cores, and a person notices its delays first
+_SAMPLE_INTERVAL_S = 1.0
+_GRACE_S = 2.0
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the face decides
+    commands_in, events_out = sys.stdin.buffer, _claim_stdout()
+    os.nice(_NICENESS)
+    worker = Worker(events_out)
+    try:
+        head = frames.read_frame(commands_in)
+        if head is None:
+            return 0
+        config = decode_config(head)
+        threading.Thread(target=worker.listen, args=(commands_in,), daemon=True).start()
+        worker.serve(config)
+        return 0
+    except BrokenPipeError:  # nobody reads any more
+        return 0
+    except KvtuiError as fault:
+        worker.notify(str(fault))
+        return 2
+    except Exception as fault:
+        traceback.print_exc(file=sys.stderr)
+        worker.notify(f"the worker stopped: {type(fault).__name__}: {fault}".splitlines()[0])
+        return 1
+
+
+class Worker:
+    """Holds the race and its two pipes. Only `listen` runs in a thread of its own."""
+
+    def __init__(self, events_out: BinaryIO) -> None:
+        self._out = events_out
+        self._commands: queue.SimpleQueue[AnyCommand] = queue.SimpleQueue()
+        self._batch: list[events.Event] = []
+        self._started = time.monotonic()
+        self._done = threading.Event()
+
+    def listen(self, commands_in: BinaryIO) -> None:
+        """Queues commands until stdin closes. A slice may be long, and loading longer: when the race has not ended by
+        itself a little later, the process ends here, as nobody is left to hear of it."""
+        try:
+            while (payload := frames.read_frame(commands_in)) is not None:
+                self._commands.put(decode(payload))
+        finally:  # also after a damaged frame: what follows it cannot be read either
+            self._commands.put(Shutdown())
+            if not self._done.wait(_GRACE_S):
+                os._exit(0)
+
+    def serve(self, config: WorkerConfig) -> None:
+        """Loads, then races until told to stop. A configuration without engines only has its model fetched."""
+        self._load_stage("starting torch")
+        if not config.engines:
+            from engines import checkpoint
+
+            checkpoint.resolve(config.model, progress=self._load_stage)
+            self._done.set()
+            return
+        from engines import create_engine, load_model
+        from engines.race import Race
+
+        model = load_model(
+            config.model,
+            device=config.device,
+            dtype=config.dtype,
+            random_weights=config.random_weights,
+            progress=self._load_stage,
+        )
+        race = Race(model, config, self._batch.append, build=create_engine)
+        self._load_stage("building the engines")
+        race.start()
+        sampler = _Sampler(model.device.type)
+        while True:
+            busy = race.advance()
+            if sampler.due():
+                self._batch.append(sampler.sample())
+            self._flush()
+            while (command := self._next_command(wait=not busy)) is not None:
+                busy = True
+                if isinstance(command, Shutdown):
+                    self._done.set()
+                    return
+                race.handle(command)
+
+    def notify(self, text: str) -> None:
+        """A last line for the person."""
+        self._batch.append(events.Notice(level="error", text=text))
+        try:
+            self._flush()
+        except BrokenPipeError:
+            return
+
+    def _next_command(self, *, wait: bool) -> AnyCommand | None:
+        try:
+            return self._commands.get(block=wait, timeout=_SAMPLE_INTERVAL_S if wait else None)
+        except queue.Empty:
+            return None
+
+    def _load_stage(self, stage: str, fraction: float | None = None) -> None:
+        wall_s = time.monotonic() - self._started
+        self._batch.append(events.Loading(stage=stage, fraction=fraction, wall_s=wall_s))
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._batch:
+            frames.write_frame(self._out, events.encode(self._batch))
+            self._batch.clear()
+
+
+class _Sampler:
+    """What the machine looks like, once a second; psutil answers at once and needs no thread."""
+
+    def __init__(self, device_type: str) -> None:
+        import psutil
+
+        self._memory = psutil.virtual_memory
+        self._process = psutil.Process()
+        self._process.cpu_percent()  # the first call only sets the mark that the next one measures from
+        self._cuda = device_type == "cuda"
+        self._next = time.monotonic()
+
+    def due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def sample(self) -> events.Sample:
+        self._next = time.monotonic() + _SAMPLE_INTERVAL_S
+        host = self._memory()
+        free = total = None
+        if self._cuda:
+            import torch
+
+            free, total = torch.cuda.mem_get_info()
+        return events.Sample(
+            worker_rss_bytes=self._process.memory_info().rss,
+            worker_cpu_percent=self._process.cpu_percent(),
+            host_used_bytes=host.total - host.available,
+            host_total_bytes=host.total,
+            gpu_used_bytes=None if total is None or free is None else total - free,
+            gpu_total_bytes=total,
+        )
+
+
+def _claim_stdout() -> BinaryIO:
+    """The real stdout as a private stream; whatever any library prints goes to stderr instead."""
+    private = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return os.fdopen(private, "wb")
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # torch's threads take their time to end; there is nothing left to clean up
