@@ -69,7 +69,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     random_weights: bool = False
     device: str = "auto"
     dtype: str = "auto"
-    engines: list[str] = ["vllm", "h2o", "infinigen"]
+    engines: list[str] = msgspec.field(default_factory=lambda: ["vllm", "h2o", "infinigen"])
     budget: float = 0.3
     alpha: float | None = None
     link: str | None = None
