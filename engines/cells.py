@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engines.events import Cache, deflate
 
+if TYPE_CHECKING:
+    from engines.caches.base import CacheView
+
 MASS_BINS = 256
 _FLOOR_DECADES = 6.0  # a share of 10⁻⁶ is the dark end of the scale
-
-
-class CacheView(Protocol):
-    """What an engine shows of one request: `cells` uint8 [layers, tokens] (`events.pack_cell`) and `mass` float32
-    [layers, tokens], each position's share of its layer's attention mass."""
-
-    tokens: int
-    layers: int
-    cells: NDArray[np.uint8]
-    mass: NDArray[np.float32]
-    fetched_tokens: float
-    evicted_tokens: float
 
 
 class CellsEncoder:

@@ -69,6 +69,7 @@ class Lane:
         self._request = -1
         self._detokenizer = Detokenizer(model.tokenizer)
         self._context_tokens = 0
+        self._prompt_end = 0
         self._last_token: int | None = None
         self._ended = "ok"
 
@@ -83,23 +84,22 @@ class Lane:
 
     def start_run(self) -> None:
         """Back to an empty cache and a clock of 0."""
-        self.start_conversation()
-        if self.engine is not None:
-            self._base_s = self.engine.clock_s
-
-    def start_conversation(self) -> None:
-        """Drops what the cache holds, so that peaks count from here."""
         self._reset_engine()
         self.running = False
-        self._context_tokens, self._last_token, self._ended = 0, None, "ok"
         self._state = "idle"
+        if self.engine is not None:
+            self._base_s = self.engine.clock_s
 
     def submit(self, turn: Turn) -> None:
         """Gives the engine its next request. What it refuses ends the request in this lane at once."""
         self._request = turn.request
         self._detokenizer = Detokenizer(self._model.tokenizer, turn.rendered.token_ids)
         self._shown_at = float("-inf")
-        token_ids = self._follow(turn) if turn.follow_up else turn.rendered.token_ids
+        if turn.follow_up:
+            token_ids = self._follow(turn)
+        else:
+            token_ids = turn.rendered.token_ids
+            self._context_tokens, self._last_token, self._ended = 0, None, "ok"
         if self._ended != "ok":
             self._finish(self._ended, "the conversation that this prompt follows has ended early in this engine")
             return
@@ -118,24 +118,30 @@ class Lane:
                 )
             limit = min(turn.max_new_tokens, room)
             self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, **turn.sampling)
+            if not turn.follow_up:  # the last conversation has been let go: peaks count from here
+                self.engine.device_pool.reset_peaks()
+                self.engine.host_pool.reset_peaks()
         except Exception as fault:
             self._fail(fault)
             return
         self._context_tokens += len(token_ids)
+        self._prompt_end = self._context_tokens
 
-    def advance(self) -> None:
-        """One slice of the engine's work. Whatever goes wrong in it ends this lane's request and nothing else."""
+    def advance(self) -> bool:
+        """One slice of the engine's work; True if anything came of it. Whatever goes wrong in it ends this lane's
+        request and nothing else."""
         try:
             events = self.engine.advance(observe=self._observe)
             if not events and not self.engine.has_work:
                 raise RuntimeError("the engine stopped without saying how the request ended")
         except Exception as fault:
             self._fail(fault)
-            return
+            return True
         for event in events:
             self._take(event)
         if self.running and self._wall() - self._shown_at >= _PICTURE_INTERVAL_S:
             self.show()
+        return bool(events)
 
     def cancel(self) -> None:
         """Ends the running request as "cancelled"."""
@@ -197,9 +203,9 @@ class Lane:
                 return
             case Prefill():
                 self._set_state("prefill")
-            case Token(token_id=token_id):
+            case Token(token_id=token_id, index=index):
                 self._set_state("decode")
-                self._context_tokens += 1
+                self._context_tokens = self._prompt_end + index + 1
                 self._last_token = token_id
                 event = msgspec.structs.replace(event, text=self._detokenizer.add(token_id))
         self._send(event)

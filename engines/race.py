@@ -163,8 +163,8 @@ class Race:
         if self._next < len(self._stream) and not any(lane.running for lane in self._lanes):
             self._start_round()
         for lane in self._lanes:
-            if lane.running:
-                lane.advance()
+            while lane.running and not lane.advance():
+                pass
         self._show()
 
     def _show(self) -> None:
@@ -186,16 +186,14 @@ class Race:
         prompt, rendered = self._stream[request]
         follow_up = prompt.follow_up and self._in_conversation
         self._next += 1
+        clock_s = max(lane.clock_s for lane in self._lanes)
         if not follow_up:
             if prompt.follow_up:  # its conversation was cancelled, so it opens one of its own
                 prompt = msgspec.structs.replace(prompt, follow_up=False)
                 rendered = self._render(prompt)
             if self._adopt_knobs():
                 self._announce()
-            for lane in self._lanes:
-                lane.start_conversation()
             self._in_conversation = True
-        clock_s = max(lane.clock_s for lane in self._lanes)
         for lane in self._lanes:
             lane.start_clock_at(clock_s)
         self._set_status("paused" if self._paused else "racing")

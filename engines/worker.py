@@ -72,13 +72,15 @@ class Worker:
 
     def serve(self, config: WorkerConfig) -> None:
         """Loads, then races until told to stop. A configuration without engines only has its model fetched."""
-        self._load_stage("starting torch")
         if not config.engines:
             from engines import checkpoint
 
-            checkpoint.resolve(config.model, progress=self._load_stage)
+            found = checkpoint.resolve(config.model, progress=self._load_stage)
+            self._batch.append(events.Notice(level="info", text=f"{found.name} is ready in {found.path}"))
+            self._flush()
             self._done.set()
             return
+        self._load_stage("starting torch")
         from engines import create_engine, load_model
         from engines.race import Race
 

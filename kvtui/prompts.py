@@ -61,6 +61,17 @@ def parse_jsonl(text: str, name: str) -> list[Prompt]:
     return prompts
 
 
+def check(prompt: Prompt) -> Prompt:
+    """The prompt as it is. Raises BadRequest when there is nothing in it, or something that is not Unicode text."""
+    if not prompt.text.strip():
+        raise BadRequest("the prompt is empty")
+    try:
+        prompt.text.encode()
+    except UnicodeEncodeError as fault:
+        raise BadRequest(f"the prompt is not UTF-8 text (character {fault.start:,})") from fault
+    return prompt
+
+
 def built_in_prompts() -> list[Prompt]:
     """The stream that `kvtui` shows when it is given nothing else."""
     text = resources.files("kvtui").joinpath("data/prompts.jsonl").read_text("utf-8")

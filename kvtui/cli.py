@@ -1,0 +1,144 @@
+"""The `kvtui` command. Imports here stay light, so that the first frame does not wait for what it does not need.
+
+Exit codes: 0 when every request has an outcome that is a result (running out of device memory is one), 1 when an
+engine's outcome is "error" or the worker died, 2 for faults of input or surroundings, 130 after Ctrl-C, 143 after
+SIGTERM.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from engines.commands import Prompt, WorkerConfig
+from engines.errors import BadRequest, KvtuiError
+from kvtui.options import shared_options
+
+_STDIN_WAIT_S = 3.0
+_DEFAULT_QUESTION = "Summarise the text above in a few sentences."
+
+
+def main() -> None:
+    """The console entry."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding is no reason to crash
+    try:
+        code = cli.main(prog_name="kvtui", standalone_mode=False)
+    except click.ClickException as fault:
+        fault.show()
+        code = fault.exit_code
+    except click.Abort:
+        code = 130
+    except KvtuiError as fault:
+        click.echo(f"kvtui: {fault}", err=True)
+        code = 2
+    sys.exit(code)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kvtui")
+@shared_options
+@click.pass_context
+def cli(context: click.Context, /, **options: Any) -> int:
+    """Three ways of keeping an LLM's KV cache, side by side, on one prompt stream.
+
+    Without a command: the live app, or a plain summary where there is no terminal."""
+    if context.invoked_subcommand is not None:
+        given = [name for name in options if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT]
+        if given:
+            raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
+        return 0
+    config = _configure(options)
+    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+        from kvtui.headless import run_headless
+
+        return run_headless(config)
+    from kvtui.app import KvtuiApp
+
+    app = KvtuiApp(config)
+    app.run()
+    return app.return_code or 0
+
+
+@cli.command()
+@shared_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def run(as_json: bool, **options: Any) -> int:
+    """Run the prompts through the engines without a screen and print what came out."""
+    from kvtui.headless import run_headless
+
+    return run_headless(_configure(options), as_json=as_json)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@click.option("--fetch", metavar="NAME", help="Fetch and convert a model, so that later starts are quick.")
+def models(as_json: bool, fetch: str | None) -> int:
+    """List the models that have short names."""
+    from kvtui import catalogue
+
+    return catalogue.fetch(fetch) if fetch else catalogue.show(as_json=as_json)
+
+
+def _configure(options: dict[str, Any]) -> WorkerConfig:
+    """Options to a worker's configuration, knobs checked, prompts read."""
+    from engines.knobs import check_knobs
+
+    texts = options.pop("prompts")
+    prompt_file, document = options.pop("prompt_file"), options.pop("document")
+    device, host = options.pop("device_memory"), options.pop("host_memory")
+    config = WorkerConfig(device_memory_bytes=device, host_memory_bytes=host, **options)
+    check_knobs(config)
+    return msgspec.structs.replace(config, prompts=_prompts(prompt_file, document, texts))
+
+
+def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, ...]) -> list[Prompt]:
+    """The prompt stream: the file's prompts, then each --prompt; else what stdin brings; else the built-in ones."""
+    from kvtui import prompts
+
+    if document is not None and prompt_file is not None:
+        raise click.UsageError("--document goes with --prompt; a --prompt-file holds its own documents")
+    stream = []
+    if prompt_file is not None:
+        stream += prompts.read_prompt_file(prompt_file) if str(prompt_file) != "-" else [_from_stdin(_read_stdin())]
+    for text in texts:
+        stream.append(prompts.check(Prompt(text=text)))
+    if document is not None:
+        text = prompts.read_text(document) if str(document) != "-" else _from_stdin(_read_stdin()).text
+        question = stream[0].text if stream else _DEFAULT_QUESTION
+        title = "" if stream else document.name
+        stream[:1] = [Prompt(text=f"{text}\n\n{question}", title=title or question)]
+    if not stream and not _is_terminal(sys.stdin) and (piped := _read_stdin(_STDIN_WAIT_S)):
+        stream = [_from_stdin(piped)]
+    return stream or prompts.built_in_prompts()
+
+
+def _from_stdin(raw: bytes) -> Prompt:
+    from kvtui import prompts
+
+    return Prompt(text=prompts.decode_text(raw, "stdin"))
+
+
+def _read_stdin(wait_s: float | None = None) -> bytes:
+    """All of stdin. With `wait_s`, a pipe into which nobody writes anything for so long counts as empty: programs are
+    often started with a stdin that stays open for ever."""
+    if sys.stdin is None:
+        return b""
+    if wait_s is not None and not select.select([sys.stdin], [], [], wait_s)[0]:
+        click.echo(f"kvtui: nothing came on stdin within {wait_s:g} s; going on without it", err=True)
+        return b""
+    return sys.stdin.buffer.read()
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and stream.isatty()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""The race without a screen: the same worker and the same events as the live app, printed as a summary or as JSON."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from typing import Any, TextIO
+
+import msgspec
+
+from engines.commands import WorkerConfig
+from engines.errors import KvtuiError
+from engines.events import Notice, Outcome, RunStarted, Status
+from kvtui import figures
+from kvtui.client import WorkerClient
+from kvtui.literal import literal, one_line
+from kvtui.source import SourceEndedError
+from kvtui.state import RunState
+
+_WIDTH = 100
+_WAIT_S = 0.25
+_COLUMNS = ("engine", "outcome", "tokens", "TTFT", "TPOT", "tok/s", "KV on device", "KV on host", "to device", "to host")
+
+
+def run_headless(config: WorkerConfig, *, as_json: bool = False, out: TextIO | None = None) -> int:
+    """Runs `config.prompts` to their end and prints to `out` (stdout). Returns the exit code: 0, 1 when an engine's
+    outcome is "error" or the worker died, 2 when the race could not begin. SIGTERM ends the worker too."""
+    out = out or sys.stdout
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        config = msgspec.structs.replace(config, observe=False)  # nobody sees the picture
+        rows, state = [], RunState()
+        for row in _race(config, state):
+            rows.append(row)
+            if not as_json and len(rows) % len(config.engines) == 0:
+                print(_describe(state, rows[-len(config.engines) :], first=len(rows) == len(config.engines)), file=out)
+                out.flush()
+        if as_json:
+            print(json.dumps(_report(state, rows)), file=out, flush=True)
+    except _NotStarted as fault:
+        print(f"kvtui: {fault}", file=sys.stderr)
+        return 2
+    except SourceEndedError as fault:
+        print(f"kvtui: {fault}", file=sys.stderr)
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return 1 if any(row["outcome"] == "error" for row in rows) else 0
+
+
+class _NotStarted(KvtuiError):
+    """What the worker said before it gave up."""
+
+
+def _race(config: WorkerConfig, state: RunState) -> Iterator[dict[str, Any]]:
+    """Feeds `state` and yields a row of the report for every outcome, until the stream is at its end."""
+    with closing(WorkerClient(config)) as client, _progress() as progress:
+        client.start()
+        while True:
+            for event in client.receive(_WAIT_S):
+                state.apply(event)
+                match event:
+                    case Outcome():
+                        yield _row(state, event)
+                    case Notice(level="error", text=text) if state.started is None:
+                        raise _NotStarted(text)
+                    case Notice(text=text):
+                        print(f"kvtui: {text}", file=sys.stderr)
+                    case Status(engine="", state="idle"):
+                        return
+            if progress is not None:
+                progress.update(_progress_line(state))
+
+
+def _row(state: RunState, outcome: Outcome) -> dict[str, Any]:
+    """One entry of "runs": a request in one engine."""
+    engine = state.engines[outcome.engine]
+    request, memory = engine.requests[outcome.request], engine.memory
+    return {
+        "engine": engine.id,
+        "prompt_index": outcome.request,
+        "prompt_tokens": request.prompt_tokens,
+        "tokens": list(request.tokens),
+        "text": request.text,
+        "ttft_s": outcome.ttft_s,
+        "tpot_s": outcome.tpot_s,
+        "decode_tok_s": outcome.decode_tok_s,
+        "device_kv_peak_bytes": memory.device_kv_peak_bytes if memory else 0,
+        "device_peak_bytes": memory.device_peak_bytes if memory else 0,
+        "host_kv_peak_bytes": memory.host_kv_peak_bytes if memory else 0,
+        "h2d_bytes": outcome.h2d_bytes,
+        "d2h_bytes": outcome.d2h_bytes,
+        "outcome": outcome.outcome,
+        "detail": outcome.detail,
+    }
+
+
+def _report(state: RunState, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    started = _started(state)
+    order = {engine: place for place, engine in enumerate(state.engines)}
+    return {
+        "model": started.model,
+        "device": started.device,
+        "link": {"profile": started.link.profile, "measured": started.link.measured},
+        "runs": sorted(rows, key=lambda row: (row["prompt_index"], order[row["engine"]])),
+    }
+
+
+def _describe(state: RunState, rows: list[dict[str, Any]], *, first: bool) -> str:
+    """One prompt's table and answers; above the first, what they were run on."""
+    lines = [_heading(state), ""] if first else []
+    prompt = next(p for p in state.prompts if p.request == rows[0]["prompt_index"])
+    lines.append(f"{prompt.request + 1}. {one_line(prompt.title)} ({prompt.prompt_tokens:,} tokens)")
+    rows = sorted(rows, key=lambda row: list(state.engines).index(row["engine"]))
+    table = [_COLUMNS, *(_cells(state, row) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(_COLUMNS))]
+    for line in table:
+        cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        lines.append("   " + "  ".join(cells).rstrip())
+    for row in rows:
+        lines += ["", f"   {state.engines[row['engine']].label}:"]
+        if row["text"].strip():
+            for paragraph in literal(row["text"].strip()).split("\n"):
+                lines += textwrap.wrap(paragraph, _WIDTH, initial_indent="     ", subsequent_indent="     ") or [""]
+        if row["detail"]:
+            lines.append(f"     ({one_line(row['detail'])})")
+    return "\n".join([*lines, ""])
+
+
+def _cells(state: RunState, row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        state.engines[row["engine"]].label,
+        row["outcome"],
+        f"{len(row['tokens']):,}",
+        figures.seconds(row["ttft_s"]),
+        figures.seconds(row["tpot_s"]),
+        figures.speed(row["decode_tok_s"]),
+        figures.size(row["device_kv_peak_bytes"]),
+        figures.size(row["host_kv_peak_bytes"]),
+        figures.size(row["h2d_bytes"]),
+        figures.size(row["d2h_bytes"]),
+    )
+
+
+def _heading(state: RunState) -> str:
+    started = _started(state)
+    device = f"{started.device}{' (CPU stand-in)' if started.device_is_stand_in else ''}"
+    link = f"{started.link.profile} ({'measured' if started.link.measured else 'modelled'})"
+    return f"{started.model} · {started.dtype} · device {device} · link {link} · times on each engine's own clock"
+
+
+def _started(state: RunState) -> RunStarted:
+    if state.started is None:
+        raise SourceEndedError("the worker reported results of a run that it never announced")
+    return state.started
+
+
+def _progress() -> Any:
+    """A line that moves, for a person at a terminal; nothing at all for a pipe or a log."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status("starting")
+
+
+def _progress_line(state: RunState) -> str:
+    from rich.markup import escape
+
+    if state.started is None:
+        loading = state.loading
+        if loading is None:
+            return "starting"
+        return escape(loading.stage) + (f" {loading.fraction:.0%}" if loading.fraction is not None else "")
+    parts = []
+    for engine in state.engines.values():
+        request = engine.current
+        if request is None:
+            continue
+        done = f"{len(request.tokens)} tokens"
+        if request.status == "prefill" and request.prefill is not None:
+            done = f"prefill {request.prefill.layers_done}/{request.prefill.layers_total} layers"
+        parts.append(f"{engine.id} {request.outcome.outcome if request.outcome else done}")
+    return escape(f"prompt {len(state.prompts)} of {state.prompts_total}: {', '.join(parts)}")
+
+
+def _leave(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)
+

@@ -1,0 +1,82 @@
+"""The command line's own types and the options that the live app and `kvtui run` share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engines.errors import BadRequest
+
+_UNITS = {"": 1, "b": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("b", 1000), ("ib", 1024))
+}
+
+
+class Size(click.ParamType):
+    """Bytes: "512MiB", "2GB", "1.5GiB" or a plain number."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
+        unit = _UNITS.get(found[2].lower()) if found else None
+        size_bytes = int(float(found[1]) * unit) if found and unit else 0
+        if not 1 <= size_bytes < 1 << 60:
+            option = param.opts[0] if param else "a size"
+            raise BadRequest(f'{option} is a size such as 512MiB, 2GB, 1.5GiB or a number of bytes, not "{value}"')
+        return size_bytes
+
+
+class Engines(click.ParamType):
+    """Engine ids, separated by commas."""
+
+    name = "ids"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        if isinstance(value, list):
+            return value
+        return [part.strip() for part in value.split(",") if part.strip()]
+
+
+_FILE = click.Path(path_type=Path)
+
+_SHARED = [
+    click.option("--model", default="smollm2-135m", show_default=True, help="Alias, hub id, folder or .gguf file."),
+    click.option("--random-weights", is_flag=True, help="Build the model's shape with random weights; no download."),
+    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+    click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16, float16 or float32."),
+    click.option(
+        "--engines", type=Engines(), default="vllm,h2o,infinigen", show_default=True, help="In column order."
+    ),
+    click.option(
+        "--budget", type=float, default=0.3, show_default=True, help="Share of KV entries kept (H2O) or fetched."
+    ),
+    click.option("--alpha", type=float, help="InfiniGen: how far below the best score a key is still fetched."),
+    click.option("--link", help="Host-device link profile: pcie3, pcie4, pcie5, nvlink-c2c, unscaled:GB/S."),
+    click.option("--device-memory", type=Size(), help="Cap of each engine's device pool, such as 512MiB."),
+    click.option("--host-memory", type=Size(), help="Cap of each engine's host pool."),
+    click.option("--prefill", type=click.Choice(["eager", "flash"]), help="How a prompt's attention is computed."),
+    click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens to generate a prompt."),
+    click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
+    click.option("--top-p", type=float, default=1.0, show_default=True),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
+    click.option("--prompt-file", type=_FILE, help="Text (one prompt) or .jsonl (one prompt a line); - is stdin."),
+    click.option("--prompt", "prompts", multiple=True, help="A prompt; may be given several times."),
+    click.option("--document", type=_FILE, help="A text that the first --prompt is about; - is stdin."),
+    click.option("--truncate", is_flag=True, help="Cut the middle out of prompts longer than the context."),
+]
+
+
+def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds every option that shapes a race."""
+    for option in reversed(_SHARED):
+        command = option(command)
+    return command
