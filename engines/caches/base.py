@@ -1,0 +1,107 @@
+"""The contract between the decoder, the scheduler and a cache policy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engines.clock import Clock
+from engines.link import Link
+from engines.memory import Pool
+from engines.model import Model
+from engines.sequence import Sequence, Step
+
+
+@dataclass
+class Surroundings:
+    """What every cache is given: the model, its engine's clock, its pools and its link."""
+
+    model: Model
+    clock: Clock
+    device: Pool
+    host: Pool
+    link: Link
+
+
+@dataclass
+class CacheView:
+    """A picture of one sequence's cache. `cells` uint8 [layers, tokens] (see events.pack_cell), `mass` float32
+    [layers, tokens]: share of the layer's attention mass that each position received."""
+
+    tokens: int
+    layers: int
+    cells: np.ndarray
+    mass: np.ndarray
+    fetched_tokens: float = 0.0
+    evicted_tokens: float = 0.0
+
+
+class Cache(ABC):
+    """One policy. A step runs as: `reserve` a span at a time, `begin`, `attend` layer after layer, `end`. Attention
+    comes first and eviction after it. `release` gives everything of a sequence back.
+
+    `one_shot` policies prefill a whole prompt in one step; the others in chunks, beside decodes."""
+
+    one_shot: bool = False
+
+    def __init__(self, around: Surroundings) -> None:
+        self.around, self.model, self.shape = around, around.model, around.model.shape
+        self.step: Step | None = None
+
+    def reuse(self, sequence: Sequence) -> None:  # noqa: B027 - most policies have nothing to reuse
+        """Called once when a new sequence is admitted: a policy may find that it already holds its beginning."""
+
+    @abstractmethod
+    def reserve(self, sequence: Sequence, count: int) -> None:
+        """Room for `count` more tokens. Raises OutOfMemory, and takes nothing, when there is none."""
+
+    @abstractmethod
+    def begin(self, step: Step) -> None:
+        """Before the first layer of a step."""
+
+    @abstractmethod
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        """q [T, H, d], k and v [T, G, d], x [T, hidden] -> [T, H * d]; see decoder.Attend."""
+
+    @abstractmethod
+    def end(self, step: Step) -> None:
+        """After the last layer: evict, and count the step's tokens as computed."""
+
+    def abort(self, step: Step) -> None:
+        """A step ended in the middle, out of memory: transients go back. The sequences are released by the caller."""
+        self.step = None
+
+    @abstractmethod
+    def release(self, sequence: Sequence) -> None:
+        """Frees all that the sequence holds."""
+
+    @abstractmethod
+    def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
+        """int64 [kv_heads, kept]: the true positions whose KV entries still exist, ascending."""
+
+    @abstractmethod
+    def view(self, sequence: Sequence) -> CacheView:
+        """The picture of this moment."""
+
+    def kv_kinds(self) -> tuple[str, ...]:
+        """The kinds in the device pool that are KV: entries, or what stands for them."""
+        return ("kv",)
+
+    def to_storage(self, rows: Tensor) -> Tensor:
+        """[T, G, d] -> [G, T, d] as the cache stores it, rounded to the model's dtype: chunked and one-shot prefill
+        then see the same keys and values."""
+        return rows.transpose(0, 1).to(self.model.dtype)
+
+
+def normalised(mass: Tensor) -> np.ndarray:
+    """Each layer's mass as a share of its whole: float32 [layers, tokens] -> the same, rows summing to 1 (or 0)."""
+    mass = mass.float()
+    return (mass / mass.sum(-1, keepdim=True).clamp_min(1e-20)).cpu().numpy()
+
+
+def causal_positions(n: int, heads: int) -> Tensor:
+    return torch.arange(n, dtype=torch.int64).expand(heads, n)

@@ -1,0 +1,335 @@
+"""InfiniGen: dynamic selection. All KV lives in host memory; a few keys that matter are fetched a step.
+
+Lee et al., "InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache Management",
+OSDI 2024. While layer i - 1 runs, its input is taken for layer i's (residual streams change slowly), projected to a
+partial, skewed query, scored against partial keys on the device (4.3), and the keys within `alpha` of the maximum are
+prefetched, at most `budget` of the context. With grouped queries, selection is per KV head, by the group's summed
+speculated softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engines import kernels
+from engines.caches.base import Cache, CacheView, Surroundings, normalised
+from engines.errors import BadRequest
+from engines.events import KvState, pack_cell
+from engines.hostpool import HostKv, HostKvShape
+from engines.sequence import Sequence, Span, Step
+from engines.skew import skew
+
+
+@dataclass
+class InfiniGenKnobs:
+    """`budget`: most of the context's entries fetched a layer. `alpha`: how far (in logits) below the maximum a
+    speculated score may lie. `partial_ratio`: share of skewed columns kept on the device. `victim`: whom a capped
+    host pool evicts: "counter", "lru" or "fifo". `prefill`: "flash", or "eager" with all scores on the device."""
+
+    budget: float
+    alpha: float = 5.0
+    partial_ratio: float = 0.3
+    victim: str = "counter"
+    prefill: str = "flash"
+
+
+@dataclass
+class _Held:
+    """One sequence: its host KV, the columns chosen at prefill as projections [layers, G, d, p], the partial keys
+    [layers, G, capacity, p], two staging buffers on the device, and what the last step fetched."""
+
+    host: HostKv
+    columns: Tensor
+    partial_keys: Tensor
+    staging: list[tuple[Tensor, Tensor]]
+    fetched: list[Tensor | None]
+    mass: Tensor
+
+
+@dataclass
+class _Fetch:
+    """Entries under way to (or in) a staging buffer: `slots` int64 [G, m] of the host pool, and when they are there."""
+
+    slots: Tensor
+    arrival: Any
+
+
+class InfiniGenCache(Cache):
+    one_shot = True
+
+    def __init__(self, around: Surroundings, knobs: InfiniGenKnobs) -> None:
+        super().__init__(around)
+        if not 0 < knobs.budget <= 1:
+            raise BadRequest(f"budget {knobs.budget:g} is outside (0, 1]")
+        if not knobs.alpha > 0:
+            raise BadRequest(f"alpha {knobs.alpha:g} must be positive")
+        if knobs.victim not in ("counter", "lru", "fifo"):
+            raise BadRequest(f"host-pool victim {knobs.victim!r}: choose counter, lru or fifo")
+        self.knobs = knobs
+        self.skew = skew(self.model)
+        around.device.charge("skew matrices", self.skew.nbytes)
+        self.partial = max(1, round(knobs.partial_ratio * self.shape.head_dim))
+        self._pending: dict[Sequence, _Fetch] = {}
+        self._scores: Tensor | None = None
+
+    def kv_kinds(self) -> tuple[str, ...]:
+        return ("staging", "partial keys")
+
+    def reserve(self, sequence: Sequence, count: int) -> None:
+        """Room in host memory, for partial keys and in the staging buffers: for what the request may still need."""
+        needed = sequence.computed + count + max(0, sequence.max_new_tokens - sequence.new_tokens)
+        if sequence.held is None:
+            sequence.held = self._open(needed)
+        elif sequence.held.host.wants(needed):
+            self._widen(sequence, needed)
+
+    def begin(self, step: Step) -> None:
+        self.step = step
+        self._positions = torch.tensor(step.positions, dtype=torch.int64, device=self.model.device)
+        if self.knobs.prefill == "eager":
+            first = [span for span in step if span.position == 0]
+            if first:
+                rows = max(span.count for span in first)
+                self._scores = self.around.device.tensor(
+                    "scores", (self.shape.heads, rows, rows), torch.float32, self.model.device
+                )
+        for span in step:
+            held = span.sequence.held
+            held.host.make_room(span.count)
+            if span.position:
+                # The first layer has no layer before it to speculate from: it fetches all.
+                self._pending[span.sequence] = self._fetch(held, 0, held.host.occupied())
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        assert self.step is not None
+        out = q.new_empty(q.shape)
+        for span in self.step:
+            rows = span.rows
+            if span.position == 0:
+                out[rows] = self._prefill(span, layer, q[rows], k[rows], v[rows])
+            else:
+                out[rows] = self._selected(span, layer, q[rows], k[rows], v[rows], x[rows])
+        return out.reshape(len(q), -1)
+
+    def end(self, step: Step) -> None:
+        self._drop_scores()
+        for span in step:
+            if step.keep:
+                span.sequence.held.host.advance(span.count, span.position)
+                span.sequence.computed += span.count
+        self._pending.clear()
+        self.step = None
+
+    def abort(self, step: Step) -> None:
+        self._drop_scores()
+        self._pending.clear()
+        super().abort(step)
+
+    def release(self, sequence: Sequence) -> None:
+        held = sequence.held
+        if held is not None:
+            held.host.close()
+            self.around.device.drop("partial keys", held.partial_keys)
+            self.around.device.drop("partial weights", held.columns)
+            self.around.device.drop("staging", *(t for pair in held.staging for t in pair))
+        sequence.held, sequence.computed = None, 0
+
+    def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
+        return sequence.held.host.kept_positions(layer)
+
+    def view(self, sequence: Sequence) -> CacheView:
+        held, n, layers = sequence.held, sequence.computed, self.shape.layers
+        cells = np.full((layers, n), pack_cell(KvState.EVICTED, 0), dtype=np.uint8)
+        cells[held.host.existing(n).numpy()] = pack_cell(KvState.HOST, 0)
+        fetched = 0
+        for layer, positions in enumerate(held.fetched):
+            if positions is not None:
+                heads = np.bincount(positions.flatten().numpy(), minlength=n)[:n]
+                share = np.round(heads * 31 / self.shape.kv_heads).astype(np.uint8) << 3
+                cells[layer] = np.where(heads > 0, int(KvState.FETCHED) | share, cells[layer])
+                fetched += positions.shape[1]
+        mass = np.zeros((layers, n), dtype=np.float32)
+        width = min(n, held.mass.shape[1])
+        mass[:, :width] = normalised(held.mass)[:, :width]
+        return CacheView(n, layers, cells, mass, fetched / layers, float(n - held.host.filled))
+
+    def _open(self, capacity: int) -> _Held:
+        shape, device, pool = self.shape, self.model.device, self.around.device
+        host = HostKv(
+            self.around.host,
+            HostKvShape(shape.layers, shape.kv_heads, shape.head_dim, self.model.dtype),
+            capacity,
+            self.knobs.victim,
+        )
+        taken: list[tuple[str, Tensor]] = []
+
+        def tensor(kind: str, *extent: int, dtype: torch.dtype = self.model.dtype) -> Tensor:
+            made = pool.tensor(kind, extent, dtype, device)
+            taken.append((kind, made))
+            return made
+
+        try:
+            partial_keys = tensor("partial keys", shape.layers, shape.kv_heads, host.capacity, self.partial)
+            columns = tensor(
+                "partial weights",
+                shape.layers,
+                shape.kv_heads,
+                shape.head_dim,
+                self.partial,
+                dtype=self.model.decoder.compute_dtype,
+            )
+            staging = []
+            for slots in self._staging_slots(host.capacity):
+                extent = (1, shape.kv_heads, slots, shape.head_dim)
+                staging.append((tensor("staging", *extent), tensor("staging", *extent)))
+        except Exception:
+            host.close()
+            for kind, made in taken:
+                pool.drop(kind, made)
+            raise
+        fetched: list[Tensor | None] = [None] * shape.layers
+        return _Held(host, columns, partial_keys, staging, fetched, torch.zeros(shape.layers, 0))
+
+    def _staging_slots(self, capacity: int) -> tuple[int, int]:
+        """Even layers share the first buffer with layer 0, which fetches all; odd layers need their budget. Both end
+        with room for the step's own rows."""
+        return capacity + 1, math.ceil(self.knobs.budget * capacity) + 1
+
+    def _widen(self, sequence: Sequence, capacity: int) -> None:
+        """A later turn needs more room: everything moves to larger buffers."""
+        old = sequence.held
+        new = self._open(capacity)
+        new.host.take_over(old.host)
+        new.columns.copy_(old.columns)
+        new.partial_keys[:, :, : old.host.capacity] = old.partial_keys
+        new.fetched, new.mass = old.fetched, old.mass
+        computed = sequence.computed
+        self.release(sequence)
+        sequence.held, sequence.computed = new, computed
+
+    def _prefill(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Full attention over a first prompt, layer by layer; then the layer's KV goes to the host, and the columns
+        with the largest sum of |q| + |k| are chosen for its partial keys (4.3)."""
+        keys, values = self.to_storage(k), self.to_storage(v)
+        with self.around.device.transient("layer KV", keys.nbytes + values.nbytes):
+            if self._scores is not None:
+                scores = self._scores.view(-1)[: self.shape.heads * span.count**2]
+                scores = scores.view(self.shape.heads, span.count, span.count)
+                out, _ = kernels.eager_attention(q.transpose(0, 1), keys, values, scores, self.shape.scale)
+                out = out.transpose(0, 1)
+            else:
+                out, _ = kernels.flash_attention(q, keys, values, self.shape.scale)
+            if self.step is not None and self.step.keep:
+                held = span.sequence.held
+                rotation = self.skew[layer]
+                weight = self._skewed(q, rotation).abs().sum((1, 2)) + torch.matmul(keys.float(), rotation).abs().sum(1)
+                best = weight.topk(self.partial, dim=-1).indices.unsqueeze(1).expand(-1, self.shape.head_dim, -1)
+                held.columns[layer] = rotation.gather(2, best)
+                self._offload(held, layer, keys, values)
+        return out
+
+    def _selected(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        """Attention over what was fetched for this layer and the step's own rows; the next layer's fetch starts first,
+        so that it moves while this layer computes."""
+        held, link = span.sequence.held, self.around.link
+        assert self.step is not None
+        keys, values = self.to_storage(k), self.to_storage(v)
+        fetch = self._pending[span.sequence]
+        if layer + 1 < self.shape.layers:
+            slots = self._speculate(span, layer + 1, x)
+            self._pending[span.sequence] = self._fetch(held, layer + 1, slots)
+        link.wait(fetch.arrival)
+        staged_keys, staged_values = held.staging[layer % 2]
+        m, n = fetch.slots.shape[1], fetch.slots.shape[1] + span.count
+        if n > staged_keys.shape[2]:
+            # A long later turn: its own rows do not fit behind the fetched ones.
+            all_keys = torch.cat([staged_keys[0, :, :m], keys], 1)
+            all_values = torch.cat([staged_values[0, :, :m], values], 1)
+        else:
+            staged_keys[0, :, m:n], staged_values[0, :, m:n] = keys, values
+            all_keys, all_values = staged_keys[0, :, :n], staged_values[0, :, :n]
+        mass = torch.empty(1, self.shape.kv_heads, n, device=q.device) if self.step.observe else None
+        if span.count == 1:
+            table = torch.zeros(1, 1, dtype=torch.int32, device=q.device)
+            length = torch.tensor([n], dtype=torch.int32, device=q.device)
+            out = kernels.decode_attention(
+                q, all_keys.unsqueeze(0), all_values.unsqueeze(0), table, length, self.shape.scale
+            )
+            if mass is not None:
+                with self.around.clock.excluded():
+                    kernels.decode_attention(
+                        q, all_keys.unsqueeze(0), all_values.unsqueeze(0), table, length, self.shape.scale, mass
+                    )
+                    self._observe(span, layer, fetch.slots, mass[0])
+        else:
+            out, _ = kernels.flash_attention(q, all_keys, all_values, self.shape.scale)
+        if self.step.keep:
+            held.fetched[layer] = held.host.positions_at(layer, fetch.slots)
+            held.host.used(layer, fetch.slots)
+            self._offload(held, layer, keys, values)
+        return out
+
+    def _speculate(self, span: Span, layer: int, x: Tensor) -> Tensor:
+        """Host slots int64 [G, m] that the rows x [T, hidden], the input of the layer before, will want of `layer`."""
+        held = span.sequence.held
+        occupied = held.host.filled
+        most = max(1, math.floor(self.knobs.budget * occupied + 1e-9))
+        if math.isinf(self.knobs.alpha) and most == occupied:
+            return held.host.occupied()
+        q = self.model.decoder.queries(layer, x, self._positions[span.rows])
+        partial = self._skewed(q, held.columns[layer])  # [G, group, T, p]
+        keys = held.partial_keys[layer, :, :occupied].to(partial.dtype)
+        scores = torch.matmul(partial.flatten(1, 2), keys.mT).float() * self.shape.scale  # [G, group * T, n]
+        top = scores.amax(-1, keepdim=True)
+        within = (scores >= top - self.knobs.alpha).sum(-1).float().mean()
+        count = min(most, max(1, round(float(within))))
+        softmax = scores.sub_(top).exp_()
+        softmax.div_(softmax.sum(-1, keepdim=True))
+        return softmax.sum(1).topk(count, dim=-1, sorted=False).indices.sort(-1).values
+
+    def _skewed(self, q: Tensor, rotation: Tensor) -> Tensor:
+        """q [T, H, d] by each KV head's rotation [G, d, p] -> [G, group, T, p]."""
+        grouped = q.view(len(q), self.shape.kv_heads, -1, self.shape.head_dim).permute(1, 2, 0, 3)
+        return torch.matmul(grouped, rotation.unsqueeze(1).to(q.dtype))
+
+    def _fetch(self, held: _Held, layer: int, slots: Tensor) -> _Fetch:
+        staged_keys, staged_values = held.staging[layer % 2]
+        count = slots.shape[1]
+        size = 2 * slots.numel() * self.shape.head_dim * self.model.dtype.itemsize
+
+        def copy() -> None:
+            held.host.gather(layer, slots, staged_keys[0, :, :count], staged_values[0, :, :count])
+
+        return _Fetch(slots, self.around.link.to_device(size, copy))
+
+    def _offload(self, held: _Held, layer: int, keys: Tensor, values: Tensor) -> None:
+        """The step's own entries, [G, T, d], to the host; their partial keys stay on the device."""
+        slots = held.host.incoming(layer)
+        rotated = torch.matmul(keys.to(held.columns.dtype), held.columns[layer]).to(held.partial_keys.dtype)
+        heads = torch.arange(len(rotated), device=rotated.device).unsqueeze(1)
+        kept = rotated[:, rotated.shape[1] - slots.shape[1] :]
+        held.partial_keys[layer][heads, slots.to(rotated.device)] = kept
+        size = 2 * keys.shape[0] * slots.shape[1] * keys.shape[2] * keys.element_size()
+        self.around.link.to_host(size, lambda: held.host.store(layer, keys, values))
+
+    def _observe(self, span: Span, layer: int, slots: Tensor, mass: Tensor) -> None:
+        held = span.sequence.held
+        n = span.position + 1
+        if held.mass.shape[1] < n:
+            held.mass = torch.nn.functional.pad(held.mass, (0, n - held.mass.shape[1]))
+        row = torch.zeros(n)
+        positions = held.host.positions_at(layer, slots)
+        row.scatter_add_(0, positions.flatten(), mass[:, :-1].cpu().flatten())
+        row[n - 1] = mass[:, -1].sum()
+        held.mass[layer, :n] = row
+
+    def _drop_scores(self) -> None:
+        if self._scores is not None:
+            self.around.device.drop("scores", self._scores)
+            self._scores = None

@@ -1,0 +1,505 @@
+"""`Engine`: a model, one cache policy, a scheduler, pools, a link, and a clock of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engines import events
+from engines.caches.base import Cache, CacheView, Surroundings
+from engines.caches.h2o import H2OCache, H2OKnobs
+from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
+from engines.caches.paged import PagedCache, PagedKnobs
+from engines.clock import Clock
+from engines.errors import BadRequest, OutOfMemory, mib
+from engines.link import open_link
+from engines.memory import Pool
+from engines.model import Model
+from engines.sampling import sample
+from engines.scheduler import CHUNK_TOKENS, Scheduler
+from engines.sequence import Sampling, Sequence, Step
+
+
+@dataclass
+class Result:
+    """What `generate` gives back. `outcome` is "ok", "device_oom", "error" or "cancelled"; bytes are peaks and totals
+    since the engine was made or reset; times are on the engine's own clock, seconds (None where nothing came)."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    decode_tok_s: float | None = None
+    device_kv_peak_bytes: int = 0
+    device_peak_bytes: int = 0
+    host_kv_peak_bytes: int = 0
+    h2d_bytes: int = 0
+    d2h_bytes: int = 0
+    outcome: str = "ok"
+    detail: str = ""
+
+
+class Engine:
+    """Submit requests, call `advance` until `has_work` is False; or let `generate` do so. Sequences that have ended
+    stay in the cache until the next new request, so that a follow-up can continue the latest."""
+
+    def __init__(self, id: str, cache: Cache, chunk_tokens: int = CHUNK_TOKENS) -> None:
+        self.id, self.label, self.cache = id, events.ENGINE_LABELS[id], cache
+        self.model, self.clock, self.link = cache.model, cache.around.clock, cache.around.link
+        self.device_pool, self.host_pool = cache.around.device, cache.around.host
+        self.scheduler = Scheduler(cache, self._failed, chunk_tokens)
+        self._ended: list[Sequence] = []
+        self._work: Generator[list[events.Event], None, None] | None = None
+        self._step: Step | None = None
+        self._out: list[events.Event] = []
+        self._reported = dataclasses.replace(self.link.traffic)
+        self._reported_at_s = 0.0
+        self._requests = 0
+
+    @property
+    def clock_s(self) -> float:
+        return self.clock.now_s
+
+    @property
+    def has_work(self) -> bool:
+        return self._work is not None or self.scheduler.has_work
+
+    @property
+    def link_info(self) -> events.LinkInfo:
+        return self.link.info
+
+    def knobs(self) -> dict[str, str | float | int | bool | None]:
+        """The policy's settings by name; infinities as "inf"."""
+        values = dataclasses.asdict(getattr(self.cache, "knobs"))  # noqa: B009 - each policy has its own dataclass
+        return {k: "inf" if isinstance(v, float) and math.isinf(v) else v for k, v in values.items()}
+
+    def start_clock_at(self, seconds: float) -> None:
+        """Moves the clock forward, never back: all engines begin a round at one time."""
+        self.clock.wait_until(seconds)
+
+    def submit(
+        self,
+        request: int,
+        token_ids: list[int],
+        max_new_tokens: int,
+        *,
+        follow_up: bool = False,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        ignore_eos: bool = False,
+    ) -> None:
+        """Queues a request; a follow-up's tokens come after the latest conversation, with its last answer.
+
+        Raises BadRequest for an empty prompt, one that leaves no room for a new token in the model's context, token
+        ids outside the vocabulary, negative counts, or a follow-up to nothing.
+        """
+        tokens = [int(token) for token in token_ids]
+        if not tokens:
+            raise BadRequest("the prompt is empty")
+        if min(tokens) < 0 or max(tokens) >= self.model.shape.vocab:
+            raise BadRequest(f"token ids must lie in 0 .. {self.model.shape.vocab - 1}")
+        if max_new_tokens < 0:
+            raise BadRequest(f"max_new_tokens {max_new_tokens} is negative")
+        earlier = self._ended[-1] if follow_up and self._ended else None
+        if follow_up and (earlier is None or self.scheduler.has_work):
+            raise BadRequest("a follow-up needs an earlier conversation that has ended")
+        before = len(earlier.tokens) if earlier else 0
+        limit = self.model.context_limit
+        if before + len(tokens) > limit:
+            over = before + len(tokens) - limit
+            beside = f" after {before:,} of the conversation" if before else ""
+            raise BadRequest(
+                f"the prompt has {len(tokens):,} tokens{beside}: {over:,} more than the context of {limit:,}"
+            )
+        sampling = Sampling(temperature, top_p, seed)
+        room = limit - before - len(tokens)
+        sequence = Sequence(request, tokens, len(tokens), min(max_new_tokens, room), sampling, ignore_eos)
+        sequence.generator = torch.Generator().manual_seed(seed)
+        sequence.arrival_s = self.clock_s
+        sequence.traffic_before = (self.link.traffic.h2d_bytes, self.link.traffic.d2h_bytes)
+        if earlier is not None:
+            self._ended.remove(earlier)
+            sequence.tokens = earlier.tokens + tokens
+            sequence.prompt_tokens = len(sequence.tokens)
+            sequence.computed, sequence.table, sequence.held = earlier.computed, earlier.table, earlier.held
+        elif not self.scheduler.has_work:
+            self._forget_ended()
+        self.scheduler.add(sequence)
+
+    def advance(self, observe: bool = False) -> list[events.Event]:
+        """Runs one slice on the engine's clock: a decode step, or one layer of a prefill step. Returns what happened.
+        Out of memory is an Outcome, not an exception."""
+        with torch.inference_mode():
+            if self._work is None:
+                step = self.scheduler.next_step(observe)
+                if step is None:
+                    return self._drain()
+                self._work = self._run(step)
+            try:
+                with self.clock.running():
+                    happened = next(self._work, None)
+            except OutOfMemory as fault:
+                self._abort(fault)
+                return self._drain()
+            self.link.settle()
+            if happened is None:
+                self._work = None
+            return self._drain()
+
+    def cancel(self) -> list[events.Event]:
+        """Ends all requests, running and waiting, with outcome "cancelled", and frees what they hold."""
+        if self._work is not None:
+            self._work.close()
+            self._work = None
+            if self._step is not None:
+                self.cache.abort(self._step)
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            self.scheduler.finish(sequence)
+            self.cache.release(sequence)
+            self._outcome(sequence, "cancelled", "")
+        return self._drain()
+
+    def reset(self) -> None:
+        """Cancels, frees everything and forgets: peaks, prefix blocks, preemptions."""
+        self.cancel()
+        self._forget_ended()
+        if isinstance(self.cache, PagedCache):
+            self.cache.blocks.forget_contents()
+            self.cache.prefix_hit_tokens = 0
+        self.scheduler.preemptions = 0
+        self.device_pool.reset_peaks()
+        self.host_pool.reset_peaks()
+
+    def generate(
+        self,
+        token_ids: Iterable[int],
+        max_new_tokens: int,
+        *,
+        follow_up: bool = False,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        ignore_eos: bool = False,
+    ) -> Result:
+        """Runs one request to its end. `follow_up` continues the conversation that the cache holds; otherwise a fresh
+        one begins. Raises BadRequest as `submit` does."""
+        if self.has_work:
+            raise BadRequest("the engine is busy with submitted requests")
+        self._requests += 1
+        self.submit(
+            self._requests,
+            list(token_ids),
+            max_new_tokens,
+            follow_up=follow_up,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            ignore_eos=ignore_eos,
+        )
+        result = Result()
+        while self.has_work:
+            for event in self.advance():
+                if isinstance(event, events.Token):
+                    result.tokens.append(event.token_id)
+                    result.logprobs.append(event.logprob)
+                elif isinstance(event, events.Outcome):
+                    result.outcome, result.detail = event.outcome, event.detail
+                    result.ttft_s, result.tpot_s = event.ttft_s, event.tpot_s
+                    result.decode_tok_s = event.decode_tok_s
+                    result.h2d_bytes, result.d2h_bytes = event.h2d_bytes, event.d2h_bytes
+        memory = self.memory()
+        result.device_kv_peak_bytes, result.device_peak_bytes = memory.device_kv_peak_bytes, memory.device_peak_bytes
+        result.host_kv_peak_bytes = memory.host_kv_peak_bytes
+        return result
+
+    def continue_logits(self, token_ids: Iterable[int]) -> Tensor:
+        """float32 [vocab]: logits of the token after `token_ids`, fed after what the cache now holds. The cache stays
+        as it was, so that many questions can be asked of one context. Raises BadRequest when there is no context."""
+        sequence = self._latest()
+        tokens = [int(token) for token in token_ids]
+        if not tokens:
+            raise BadRequest("continue_logits needs at least one token")
+        if sequence.computed + len(tokens) > self.model.context_limit:
+            raise BadRequest(f"{len(tokens):,} more tokens exceed the context of {self.model.context_limit:,}")
+        step = Step([(sequence, tokens)], keep=False)
+        with torch.inference_mode():
+            self.cache.begin(step)
+            try:
+                hidden = self._drive(self._forward(step))
+            except OutOfMemory:
+                self.cache.abort(step)
+                raise
+            self.cache.end(step)
+            return self.model.decoder.logits(hidden[-1:])[0].clone()
+
+    def kept_positions(self, layer: int) -> Tensor:
+        """int64 [kv_heads, kept]: true positions whose KV the latest conversation still has in `layer`."""
+        return self.cache.kept_positions(self._latest(), layer)
+
+    def view(self, request: int) -> CacheView | None:
+        """The picture of a request's cache, or None when it holds nothing (yet, or any more)."""
+        for sequence in [*self.scheduler.running, *reversed(self._ended)]:
+            if sequence.request == request and sequence.held is not None and sequence.computed:
+                return self.cache.view(sequence)
+        return None
+
+    def memory(self) -> events.Memory:
+        blocks = getattr(self.cache, "blocks", None)
+        kinds = self.cache.kv_kinds()
+        device, host = self.device_pool, self.host_pool
+        slots, filled = 0, 0
+        for sequence in [*self.scheduler.running, *self._ended]:
+            slots += len(sequence.table) * 16
+            filled += getattr(sequence.held, "count", sequence.computed) if sequence.table else 0
+        return events.Memory(
+            engine=self.id,
+            clock_s=self.clock_s,
+            device_bytes={kind: size for kind, size in device.bytes_by_kind.items() if size},
+            host_bytes={kind: size for kind, size in host.bytes_by_kind.items() if size},
+            device_peak_bytes=device.peak_bytes,
+            host_peak_bytes=host.peak_bytes,
+            device_kv_peak_bytes=sum(device.peak_by_kind.get(kind, 0) for kind in kinds),
+            host_kv_peak_bytes=host.peak_by_kind.get("kv", 0),
+            device_cap_bytes=device.cap_bytes,
+            host_cap_bytes=host.cap_bytes,
+            blocks_used=blocks.used_blocks if blocks else 0,
+            blocks_free=blocks.free_blocks if blocks else 0,
+            blocks_shared=blocks.shared_blocks if blocks else 0,
+            waste=1 - filled / slots if slots else 0.0,
+            preemptions=self.scheduler.preemptions,
+            prefix_hit_tokens=getattr(self.cache, "prefix_hit_tokens", 0),
+        )
+
+    def transfer(self) -> events.Transfer:
+        """What the link did since the last call."""
+        now, before = self.link.traffic, self._reported
+        span_s, self._reported_at_s = self.clock_s - self._reported_at_s, self.clock_s
+        self._reported = dataclasses.replace(now)
+        return events.Transfer(
+            engine=self.id,
+            clock_s=self.clock_s,
+            h2d_bytes=now.h2d_bytes - before.h2d_bytes,
+            d2h_bytes=now.d2h_bytes - before.d2h_bytes,
+            h2d_total_bytes=now.h2d_bytes,
+            d2h_total_bytes=now.d2h_bytes,
+            span_s=span_s,
+            busy_s=now.busy_s - before.busy_s,
+            hidden_s=max(0.0, now.hidden_s - before.hidden_s),
+            measured=self.link.info.measured,
+        )
+
+    def _run(self, step: Step) -> Generator[list[events.Event], None, None]:
+        """One step: forward, then a token for every sequence whose pending tokens are all in. Yields a layer at a time
+        while there is prefill in it."""
+        self._step = step
+        prefills = [span for span in step if span.count > 1 or span.sequence.new_tokens == 0]
+        self.cache.begin(step)
+        forward = self._forward(step)
+        hidden = None
+        while hidden is None:
+            try:
+                layer = next(forward)
+            except StopIteration as ended:
+                hidden = ended.value
+                break
+            if prefills:
+                for span in prefills:
+                    self._prefill_event(span, layer + 1)
+                yield []
+        self.cache.end(step)
+        self._step = None
+        ready = [span for span in step if span.sequence.pending == 0]
+        wanting = [span for span in ready if span.sequence.max_new_tokens > 0]
+        if wanting:
+            logits = self.model.decoder.logits(hidden[[span.row + span.count - 1 for span in wanting]])
+            for span, row in zip(wanting, logits, strict=True):
+                token, logprob = sample(row, span.sequence.sampling, span.sequence.generator)
+                self._took(span.sequence, token, logprob)
+        for span in ready:
+            if span.sequence.max_new_tokens == 0:
+                self._end(span.sequence)
+        yield []
+
+    def _forward(self, step: Step) -> Generator[int, None, Tensor]:
+        ids = torch.tensor(step.ids, dtype=torch.int64, device=self.model.device)
+        positions = torch.tensor(step.positions, dtype=torch.int64, device=self.model.device)
+        return self.model.decoder.forward(ids, positions, self.cache)
+
+    @staticmethod
+    def _drive(forward: Generator[int, None, Tensor]) -> Tensor:
+        while True:
+            try:
+                next(forward)
+            except StopIteration as ended:
+                return ended.value
+
+    def _took(self, sequence: Sequence, token: int, logprob: float) -> None:
+        """A token was sampled. Its time is the clock's, which is running: the step's work lies behind it."""
+        now_s = self.clock_s
+        sequence.tokens.append(token)
+        sequence.last_token_s = now_s
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now_s
+        self._out.append(
+            events.Token(
+                engine=self.id,
+                clock_s=now_s,
+                request=sequence.request,
+                index=sequence.new_tokens - 1,
+                token_id=token,
+                text="",
+                logprob=logprob,
+            )
+        )
+        stopped = token in self.model.eos_ids and not sequence.ignore_eos
+        if stopped or sequence.new_tokens >= sequence.max_new_tokens:
+            self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        self.scheduler.finish(sequence)
+        self._ended.append(sequence)
+        self._outcome(sequence, "ok", "")
+
+    def _outcome(self, sequence: Sequence, outcome: str, detail: str) -> None:
+        tpot_s = None
+        if sequence.new_tokens > 1 and sequence.last_token_s is not None and sequence.first_token_s is not None:
+            tpot_s = (sequence.last_token_s - sequence.first_token_s) / (sequence.new_tokens - 1)
+        h2d_before, d2h_before = sequence.traffic_before
+        self._out.append(
+            events.Outcome(
+                engine=self.id,
+                clock_s=self.clock_s,
+                request=sequence.request,
+                outcome=outcome,
+                detail=detail,
+                prompt_tokens=sequence.prompt_tokens,
+                new_tokens=sequence.new_tokens,
+                ttft_s=None if sequence.first_token_s is None else sequence.first_token_s - sequence.arrival_s,
+                tpot_s=tpot_s,
+                decode_tok_s=1 / tpot_s if tpot_s else None,
+                h2d_bytes=self.link.traffic.h2d_bytes - h2d_before,
+                d2h_bytes=self.link.traffic.d2h_bytes - d2h_before,
+            )
+        )
+
+    def _prefill_event(self, span: Any, layers_done: int) -> None:
+        last = layers_done == self.model.layers
+        self._out.append(
+            events.Prefill(
+                engine=self.id,
+                clock_s=self.clock_s,
+                request=span.sequence.request,
+                tokens_done=span.position + (span.count if last else 0),
+                tokens_total=len(span.sequence.tokens),
+                layers_done=layers_done,
+                layers_total=self.model.layers,
+            )
+        )
+
+    def _failed(self, sequence: Sequence, fault: OutOfMemory) -> None:
+        reached = max(sequence.computed, len(sequence.tokens))
+        detail = (
+            f"out of {fault.tier} memory at {reached:,} tokens: needs {mib(fault.needed_bytes)} for {fault.kind} "
+            f"beside {mib(fault.used_bytes)} in use, cap {mib(fault.cap_bytes)}"
+        )
+        self._outcome(sequence, "device_oom" if fault.tier == "device" else "error", detail)
+
+    def _abort(self, fault: OutOfMemory) -> None:
+        """The step under way does not fit: its sequences end, the others go on."""
+        self._work, step, self._step = None, self._step, None
+        if step is None:
+            return
+        self.cache.abort(step)
+        for span in step:
+            self._failed(span.sequence, fault)
+            self.scheduler.finish(span.sequence)
+            self.cache.release(span.sequence)
+
+    def _forget_ended(self) -> None:
+        for sequence in self._ended:
+            self.cache.release(sequence)
+        self._ended.clear()
+
+    def _latest(self) -> Sequence:
+        if not self._ended:
+            raise BadRequest("the cache holds no conversation yet: call generate first")
+        return self._ended[-1]
+
+    def _drain(self) -> list[events.Event]:
+        out, self._out = self._out, []
+        return out
+
+
+def create_engine(
+    id: str,
+    model: Model,
+    *,
+    budget: float = 0.3,
+    alpha: float | None = None,
+    prefill: str | None = None,
+    link: str | None = None,
+    device_memory_bytes: int | None = None,
+    host_memory_bytes: int | None = None,
+    arena_tokens: int | None = None,
+    partial_ratio: float = 0.3,
+    victim: str = "counter",
+    heavy_share: float = 0.5,
+    prefix_sharing: bool = True,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> Engine:
+    """`id` is "vllm", "h2o" or "infinigen". `budget` (share of KV entries kept or fetched) is for the latter two,
+    `alpha` for InfiniGen (logits below the maximum; inf fetches all that the budget allows). `prefill` is "eager" or
+    "flash" where the policy has a choice. `link` is a profile's name (see engines.link). Caps are bytes.
+
+    Raises BadRequest for knobs out of range, and OutOfMemory when the weights alone exceed the cap.
+    """
+    if id not in events.ENGINE_LABELS:
+        raise BadRequest(f"unknown engine {id!r}: choose from {', '.join(events.ENGINE_LABELS)}")
+    if not 0 < budget <= 1:
+        raise BadRequest(f"budget {budget:g} is outside (0, 1]")
+    if not 0 < partial_ratio <= 1:
+        raise BadRequest(f"partial_ratio {partial_ratio:g} is outside (0, 1]")
+    if not 0 <= heavy_share <= 1:
+        raise BadRequest(f"heavy_share {heavy_share:g} is outside [0, 1]")
+    if chunk_tokens < 1:
+        raise BadRequest(f"chunk_tokens {chunk_tokens} must be positive")
+    choices = {"vllm": ("flash",), "h2o": ("eager",), "infinigen": ("flash", "eager")}[id]
+    if prefill is not None and prefill not in choices:
+        raise BadRequest(f"engine {id} has no {prefill!r} prefill: choose {' or '.join(choices)}")
+    clock = Clock(model.device)
+    device, host = Pool("device", device_memory_bytes), Pool("host", host_memory_bytes)
+    around = Surroundings(model, clock, device, host, open_link(link, model.device, clock))
+    device.charge("weights", model.weights_bytes)
+    arena = arena_tokens or _arena_tokens(model, device)
+    cache: Cache
+    if id == "vllm":
+        cache = PagedCache(around, PagedKnobs(arena, prefix_sharing))
+    elif id == "h2o":
+        cache = H2OCache(around, H2OKnobs(budget, arena, heavy_share, prefill or "eager"))
+    else:
+        spread = {} if alpha is None else {"alpha": alpha}
+        knobs = InfiniGenKnobs(budget, partial_ratio=partial_ratio, victim=victim, prefill=prefill or "flash", **spread)
+        cache = InfiniGenCache(around, knobs)
+    return Engine(id, cache, chunk_tokens)
+
+
+def _arena_tokens(model: Model, device: Pool) -> int:
+    """KV slots of an arena: four contexts' worth, if the cap (or the GPU) has room for them. On a CPU, memory that is
+    never touched costs nothing."""
+    wanted = 4 * model.context_limit
+    room = None
+    if device.cap_bytes is not None:
+        room = device.cap_bytes - device.used_bytes
+    elif model.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(model.device)
+        room = free // 4
+    if room is not None:
+        wanted = min(wanted, max(16, room // model.kv_bytes_per_token))
+    return wanted

@@ -1,0 +1,208 @@
+"""Moving bytes between host and device: a modelled link for a stand-in device, a measured one on CUDA.
+
+A modelled transfer copies at once, outside the engine's clock, and then occupies the link on that clock for
+latency + bytes / bandwidth; only a consumer that comes too early waits. So overlap is modelled as it would happen, and
+nothing ever sleeps. Everything shown of it is marked as modelled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+
+from engines.clock import Clock
+from engines.errors import BadRequest
+from engines.events import LinkInfo
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A machine's link and device-memory bandwidth, bytes a second, one direction. Data sheets: NVIDIA A100 80GB SXM
+    (HBM2e 2039 GB/s), H100 SXM (HBM3 3350 GB/s), GH200 (HBM3 4000 GB/s; NVLink-C2C 450 GB/s a direction). PCIe x16 at
+    the ~80 % of its raw rate that large pinned copies reach."""
+
+    description: str
+    link_bytes_per_s: float
+    device_bytes_per_s: float
+
+
+PROFILES = {
+    "pcie3": Profile("A100:PCIe3", 12.5 * GB, 2039 * GB),
+    "pcie4": Profile("A100:PCIe4", 25 * GB, 2039 * GB),
+    "pcie5": Profile("H100:PCIe5", 50 * GB, 3350 * GB),
+    "nvlink-c2c": Profile("GH200:NVLink-C2C", 450 * GB, 4000 * GB),
+}
+DEFAULT_PROFILE = "pcie4"
+LATENCY_S = 10e-6
+
+
+@cache
+def memory_bytes_per_s() -> float:
+    """Read bandwidth of this machine's memory with torch's threads: the best of a few sums over 256 MiB."""
+    block = torch.ones(64 << 20, dtype=torch.float32)
+    best_s = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        block.sum()
+        best_s = min(best_s, time.perf_counter() - start)
+    return block.nbytes / best_s
+
+
+def modelled(name: str | None) -> LinkInfo:
+    """The link that a profile name stands for: its ratio of link to device memory bandwidth, applied to this machine's
+    memory; `unscaled:<GB/s>` takes the figure as it is. Raises BadRequest for other names."""
+    name = name or DEFAULT_PROFILE
+    if name.startswith("unscaled:"):
+        try:
+            rate = float(name.removeprefix("unscaled:")) * GB
+        except ValueError:
+            rate = 0.0
+        if not 0 < rate < float("inf"):
+            raise BadRequest(f"link {name!r}: write unscaled:<GB/s>, for example unscaled:12.5")
+        description = f"{rate / GB:g} GB/s"
+    elif name in PROFILES:
+        profile = PROFILES[name]
+        rate = memory_bytes_per_s() * profile.link_bytes_per_s / profile.device_bytes_per_s
+        description = profile.description
+    else:
+        raise BadRequest(f"unknown link profile {name!r}: choose one of {', '.join(PROFILES)}, unscaled:<GB/s>")
+    return LinkInfo(profile=name, measured=False, bytes_per_s=rate, latency_s=LATENCY_S, description=description)
+
+
+@dataclass
+class Traffic:
+    """What went over the link: bytes by direction, seconds it was busy, and seconds of it that somebody waited for."""
+
+    h2d_bytes: int = 0
+    d2h_bytes: int = 0
+    busy_s: float = 0.0
+    stalled_s: float = 0.0
+
+    @property
+    def hidden_s(self) -> float:
+        return max(0.0, self.busy_s - self.stalled_s)
+
+
+@dataclass
+class ModelledLink:
+    """Two directions, each one transfer at a time, on the engine's clock."""
+
+    info: LinkInfo
+    clock: Clock
+    traffic: Traffic = field(default_factory=Traffic)
+    _h2d_free_s: float = 0.0
+    _d2h_free_s: float = 0.0
+
+    def to_device(self, size_bytes: int, copy: Callable[[], None]) -> float:
+        """Copies, and returns when (on the engine's clock) the bytes are there."""
+        with self.clock.excluded():
+            copy()
+        duration_s = self._duration_s(size_bytes)
+        self._h2d_free_s = max(self.clock.now_s, self._h2d_free_s) + duration_s
+        self.traffic.h2d_bytes += size_bytes
+        self.traffic.busy_s += duration_s
+        return self._h2d_free_s
+
+    def to_host(self, size_bytes: int, copy: Callable[[], None]) -> float:
+        with self.clock.excluded():
+            copy()
+        duration_s = self._duration_s(size_bytes)
+        self._d2h_free_s = max(self.clock.now_s, self._d2h_free_s) + duration_s
+        self.traffic.d2h_bytes += size_bytes
+        self.traffic.busy_s += duration_s
+        return self._d2h_free_s
+
+    def wait(self, arrival_s: float) -> None:
+        self.traffic.stalled_s += self.clock.wait_until(arrival_s)
+
+    def settle(self) -> None:
+        """Nothing to collect: modelled times are known at once."""
+
+    def _duration_s(self, size_bytes: int) -> float:
+        return self.info.latency_s + size_bytes / self.info.bytes_per_s if size_bytes else 0.0
+
+
+class CudaLink:
+    """The real link: copies on side streams from and to pinned memory, timed by CUDA events.
+
+    Nothing here synchronises the device; `settle` is called after a step, when the clock has done so anyway."""
+
+    def __init__(self, info: LinkInfo, device: torch.device) -> None:
+        self.info = info
+        self.traffic = Traffic()
+        self._device = device
+        self._h2d, self._d2h = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._busy: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def to_device(self, size_bytes: int, copy: Callable[[], None]) -> torch.cuda.Event:
+        self.traffic.h2d_bytes += size_bytes
+        return self._on(self._h2d, copy)
+
+    def to_host(self, size_bytes: int, copy: Callable[[], None]) -> torch.cuda.Event:
+        self.traffic.d2h_bytes += size_bytes
+        return self._on(self._d2h, copy)
+
+    def wait(self, arrival: torch.cuda.Event) -> None:
+        """The compute stream waits for the copy, and only for it."""
+        compute = torch.cuda.current_stream(self._device)
+        before, after = self._timer(), self._timer()
+        before.record(compute)
+        compute.wait_event(arrival)
+        after.record(compute)
+        self._stalls.append((before, after))
+
+    def settle(self) -> None:
+        """Adds the times of finished copies and waits to the traffic."""
+        self.traffic.busy_s += sum(start.elapsed_time(end) for start, end in self._busy) / 1e3
+        self.traffic.stalled_s += sum(start.elapsed_time(end) for start, end in self._stalls) / 1e3
+        self._busy.clear()
+        self._stalls.clear()
+
+    def _on(self, stream: torch.cuda.Stream, copy: Callable[[], None]) -> torch.cuda.Event:
+        # The copy reads or overwrites tensors of the compute stream: it starts after what that has queued so far.
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        start, end = self._timer(), self._timer()
+        with torch.cuda.stream(stream):
+            start.record(stream)
+            copy()
+            end.record(stream)
+        self._busy.append((start, end))
+        return end
+
+    @staticmethod
+    def _timer() -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)
+
+
+Link = ModelledLink | CudaLink
+
+
+def measured(device: torch.device) -> LinkInfo:
+    """The host-to-device bandwidth of a CUDA device, from a few pinned copies of 64 MiB."""
+    source = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty_like(source, device=device)
+    best_s = float("inf")
+    for _ in range(5):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize(device)
+        best_s = min(best_s, time.perf_counter() - start)
+    name = torch.cuda.get_device_name(device)
+    return LinkInfo(
+        profile="measured", measured=True, bytes_per_s=source.nbytes / best_s, latency_s=0.0, description=name
+    )
+
+
+def open_link(name: str | None, device: torch.device, clock: Clock) -> Link:
+    """A measured link on CUDA unless a profile is asked for by name; a modelled one elsewhere."""
+    if device.type == "cuda" and name is None:
+        return CudaLink(measured(device), device)
+    return ModelledLink(modelled(name), clock)
