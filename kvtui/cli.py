@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from engines.commands import Prompt, WorkerConfig
-from engines.errors import BadRequest, KvtuiError
+from engines.errors import KvtuiError
 from kvtui.options import shared_options
 
 _STDIN_WAIT_S = 3.0
@@ -50,7 +50,9 @@ def cli(context: click.Context, /, **options: Any) -> int:
 
     Without a command: the live app, or a plain summary where there is no terminal."""
     if context.invoked_subcommand is not None:
-        given = [name for name in options if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT]
+        given = [
+            name for name in options if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        ]
         if given:
             raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
         return 0

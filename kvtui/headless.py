@@ -23,7 +23,18 @@ from kvtui.state import RunState
 
 _WIDTH = 100
 _WAIT_S = 0.25
-_COLUMNS = ("engine", "outcome", "tokens", "TTFT", "TPOT", "tok/s", "KV on device", "KV on host", "to device", "to host")
+_COLUMNS = (
+    "engine",
+    "outcome",
+    "tokens",
+    "TTFT",
+    "TPOT",
+    "tok/s",
+    "KV on device",
+    "KV on host",
+    "to device",
+    "to host",
+)
 
 
 def run_headless(config: WorkerConfig, *, as_json: bool = False, out: TextIO | None = None) -> int:
@@ -119,7 +130,9 @@ def _describe(state: RunState, rows: list[dict[str, Any]], *, first: bool) -> st
     table = [_COLUMNS, *(_cells(state, row) for row in rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(_COLUMNS))]
     for line in table:
-        cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        ]
         lines.append("   " + "  ".join(cells).rstrip())
     for row in rows:
         lines += ["", f"   {state.engines[row['engine']].label}:"]
@@ -190,4 +203,3 @@ def _progress_line(state: RunState) -> str:
 
 def _leave(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
-

@@ -26,7 +26,7 @@ class Size(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
+        found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", value.strip())
         unit = _UNITS.get(found[2].lower()) if found else None
         size_bytes = int(float(found[1]) * unit) if found and unit else 0
         if not 1 <= size_bytes < 1 << 60:
@@ -53,9 +53,7 @@ _SHARED = [
     click.option("--random-weights", is_flag=True, help="Build the model's shape with random weights; no download."),
     click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
     click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16, float16 or float32."),
-    click.option(
-        "--engines", type=Engines(), default="vllm,h2o,infinigen", show_default=True, help="In column order."
-    ),
+    click.option("--engines", type=Engines(), default="vllm,h2o,infinigen", show_default=True, help="In column order."),
     click.option(
         "--budget", type=float, default=0.3, show_default=True, help="Share of KV entries kept (H2O) or fetched."
     ),

@@ -1,76 +1,59 @@
-"""A model and an engine without tensors, and small tokenizers built in memory: what the race needs, and no more."""
+"""A model and an engine without tensors: what the race needs, and no more."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from engines.errors import BadRequest, DeviceOutOfMemory
 from engines.events import ENGINE_LABELS, Event, KvState, LinkInfo, Memory, Outcome, Prefill, Token, Transfer, pack_cell
 
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-BRACKETS = (
-    "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system turns here') }}{% endif %}"
-    "{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + ' [/INST]' }}"
-    "{% else %}{{ m['content'] | trim + '<|im_end|>' }}{% endif %}{% endfor %}"
-)
-_CORPUS = ["the keeper of the light wrote the word in the logbook", "a goat on the stairs of the tower", "über naïve €"]
+# For child processes, which find the packages also where they are not installed.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
 
 
-def byte_level_tokenizer(chat_template: str | None = CHATML) -> PreTrainedTokenizerFast:
-    """Byte-level BPE as GPT-2's, Llama 3's and SmolLM2's: a character may be split over tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_CORPUS, trainer)
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
-    made.chat_template = chat_template
-    return made
+class LetterTokenizer:
+    """A token a character: enough for a worker under test, and loaded at once."""
+
+    chat_template = None
+    is_fast = True
+
+    def __call__(self, text: str, **options: Any) -> dict[str, Any]:
+        return {
+            "input_ids": [ord(letter) for letter in text],
+            "offset_mapping": [(index, index + 1) for index in range(len(text))],
+        }
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        return "".join(map(chr, token_ids))
 
 
-def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
-    """BPE with ▁ for spaces and byte fallback, as Llama 2's: a first word's space is dropped when decoding."""
-    words = ["▁", "▁the", "▁light", "▁goat", "s", "t", "e"]
-    vocab = {"<unk>": 0, "</s>": 1} | {f"<0x{byte:02X}>": 2 + byte for byte in range(256)}
-    vocab |= {word: len(vocab) + i for i, word in enumerate(words)}
-    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens([AddedToken("</s>", special=True)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
+class FakeDevice:
+    type = "cpu"
+
+    def __str__(self) -> str:
+        return self.type
 
 
 @dataclass
 class FakeModel:
-    tokenizer: Any = field(default_factory=byte_level_tokenizer)
+    tokenizer: Any = field(default_factory=LetterTokenizer)
     context_limit: int = 512
+    eos_ids: set[int] = field(default_factory=set)
     name: str = "fake"
     dtype: str = "torch.float32"
-    device: Any = field(default_factory=lambda: SimpleNamespace(type="cpu", __str__=lambda self: "cpu"))
+    device: Any = field(default_factory=FakeDevice)
     layers: int = 2
     kv_heads: int = 1
     weights_bytes: int = 1000
     kv_bytes_per_token: int = 16
-
-    @property
-    def eos_ids(self) -> set[int]:
-        return {self.tokenizer.convert_tokens_to_ids("<|im_end|>")}
 
 
 class FakeEngine:
@@ -101,7 +84,9 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self._slices)
 
-    def submit(self, request: int, token_ids: list[int], max_new_tokens: int, *, follow_up: bool, **sampling: Any) -> None:
+    def submit(
+        self, request: int, token_ids: list[int], max_new_tokens: int, *, follow_up: bool, **sampling: Any
+    ) -> None:
         if follow_up and not self.context:
             raise BadRequest("a follow-up needs an earlier conversation")
         self.submitted.append((token_ids, max_new_tokens, follow_up))
@@ -159,7 +144,14 @@ class FakeEngine:
 
     def transfer(self) -> Transfer:
         return Transfer(
-            h2d_bytes=0, d2h_bytes=0, h2d_total_bytes=0, d2h_total_bytes=0, span_s=0, busy_s=0, hidden_s=0, measured=False
+            h2d_bytes=0,
+            d2h_bytes=0,
+            h2d_total_bytes=0,
+            d2h_total_bytes=0,
+            span_s=0,
+            busy_s=0,
+            hidden_s=0,
+            measured=False,
         )
 
     def view(self, request: int) -> Any:
@@ -176,8 +168,6 @@ class FakeEngine:
         )
 
     def _stamp(self, event: Event) -> Event:
-        import msgspec
-
         return msgspec.structs.replace(event, engine=self.id, clock_s=self.clock_s)
 
 

@@ -1,5 +1,5 @@
 import pytest
-from race_fakes import BRACKETS, byte_level_tokenizer
+from tokenizer_fakes import BRACKETS, byte_level_tokenizer
 
 from engines.chat import Chat, title_of
 from engines.commands import Prompt

@@ -1,5 +1,5 @@
 import pytest
-from race_fakes import byte_level_tokenizer, sentencepiece_tokenizer
+from tokenizer_fakes import byte_level_tokenizer, sentencepiece_tokenizer
 
 from engines.detokenize import Detokenizer
 

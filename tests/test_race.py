@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 from race_fakes import FakeEngine, FakeModel, full_device
+from tokenizer_fakes import byte_level_tokenizer
 
 from engines.commands import (
     Cancel,
@@ -19,9 +20,10 @@ from engines.errors import BadRequest, DeviceOutOfMemory
 from engines.events import Cache, Memory, Notice, Outcome, Prefill, RunStarted, Status, Submitted, Token
 from engines.race import Race
 
-MODEL = FakeModel()
-ANSWER = MODEL.tokenizer.encode("a goat 🙂")
-END = next(iter(MODEL.eos_ids))
+TOKENIZER = byte_level_tokenizer()
+END = TOKENIZER.convert_tokens_to_ids("<|im_end|>")
+ANSWER = TOKENIZER.encode("a goat 🙂")
+MODEL = FakeModel(TOKENIZER, eos_ids={END})
 
 
 class Course:
@@ -51,9 +53,7 @@ class Course:
         raise AssertionError("the race does not end")
 
     def of(self, kind, **fields):
-        return [
-            e for e in self.events if isinstance(e, kind) and all(getattr(e, k) == v for k, v in fields.items())
-        ]
+        return [e for e in self.events if isinstance(e, kind) and all(getattr(e, k) == v for k, v in fields.items())]
 
 
 def test_every_engine_answers_every_prompt():
@@ -80,11 +80,17 @@ def test_events_are_stamped():
 
 
 def test_the_engine_that_is_furthest_behind_goes_next():
-    course = Course(Prompt(text="one"), engines=["vllm", "h2o", "infinigen"], steps={"vllm": 0.01, "h2o": 0.03, "infinigen": 0.002})
+    course = Course(
+        Prompt(text="one"), engines=["vllm", "h2o", "infinigen"], steps={"vllm": 0.01, "h2o": 0.03, "infinigen": 0.002}
+    )
     clocks = dict.fromkeys(course.built, 0.0)
     longest = 0.03
     for event in course.finish().of((Token, Prefill)):
-        running = {e: c for e, c in clocks.items() if not any(o.engine == e for o in course.events[: course.events.index(event)] if isinstance(o, Outcome))}
+        running = {
+            e: c
+            for e, c in clocks.items()
+            if not any(o.engine == e for o in course.events[: course.events.index(event)] if isinstance(o, Outcome))
+        }
         clocks[event.engine] = event.clock_s
         assert event.clock_s <= min(running.values()) + longest + 1e-9
 
@@ -118,7 +124,11 @@ def test_out_of_device_memory_is_a_result_and_the_others_go_on():
         course.race.advance()
     course.built["h2o"].oom_at = None
     course.finish()
-    assert [(o.request, o.outcome) for o in course.of(Outcome, engine="h2o")] == [(0, "device_oom"), (1, "device_oom"), (2, "ok")]
+    assert [(o.request, o.outcome) for o in course.of(Outcome, engine="h2o")] == [
+        (0, "device_oom"),
+        (1, "device_oom"),
+        (2, "ok"),
+    ]
     assert "ended early" in course.of(Outcome, engine="h2o", request=1)[0].detail
     assert [o.outcome for o in course.of(Outcome, engine="vllm")] == ["ok"] * 3
 
@@ -137,7 +147,7 @@ def test_when_no_engine_fits_there_is_no_race():
 
 
 def test_a_follow_up_continues_each_engines_own_conversation():
-    short = [*MODEL.tokenizer.encode("yes"), END]  # this engine's model closes its turn itself
+    short = [*TOKENIZER.encode("yes"), END]  # this engine's model closes its turn itself
     course = Course(
         Prompt(text="one"), Prompt(text="which?", follow_up=True), answers={"vllm": short, "h2o": ANSWER}
     ).finish()
@@ -149,9 +159,12 @@ def test_a_follow_up_continues_each_engines_own_conversation():
     assert vllm.first_position == prompt + len(short)
     assert h2o.first_position == prompt + len(ANSWER)
     assert vllm.offsets[-1] == len(vllm.text)
-    decode = MODEL.tokenizer.decode
+    decode = TOKENIZER.decode
     assert decode(course.built["vllm"].context[vllm.first_position :]).startswith(vllm.text)
-    assert decode(course.built["vllm"].context).count("<|im_end|>") == decode(course.built["h2o"].context).count("<|im_end|>") + 1
+    assert (
+        decode(course.built["vllm"].context).count("<|im_end|>")
+        == decode(course.built["h2o"].context).count("<|im_end|>") + 1
+    )
 
 
 def test_a_follow_up_that_outgrows_the_context_says_so():
@@ -268,7 +281,9 @@ def test_engines_come_and_go_in_the_wanted_order():
 
 def test_pictures_are_at_most_ten_a_second_and_always_there_at_the_end():
     seconds = itertools.count(step=0.002)
-    course = Course(Prompt(text="one"), answers={"vllm": ANSWER * 40}, engines=["vllm"], wall=lambda: next(seconds)).finish()
+    course = Course(
+        Prompt(text="one"), answers={"vllm": ANSWER * 40}, engines=["vllm"], wall=lambda: next(seconds)
+    ).finish()
     tokens, pictures, memories = course.of(Token), course.of(Cache), course.of(Memory)
     spent_s = course.events[-1].wall_s
     assert len(tokens) == len(ANSWER) * 40 or len(tokens) == 128

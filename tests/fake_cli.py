@@ -1,0 +1,15 @@
+"""The real command line, whose worker is `fake_worker.py`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+from kvtui import cli, client, headless
+
+FAKE = [sys.executable, str(Path(__file__).parent / "fake_worker.py")]
+
+if __name__ == "__main__":
+    headless.WorkerClient = functools.partial(client.WorkerClient, argv=FAKE)  # type: ignore[assignment,misc]
+    cli.main()

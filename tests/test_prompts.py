@@ -1,0 +1,111 @@
+import pytest
+
+from engines.commands import Prompt
+from engines.errors import BadRequest
+from kvtui.prompts import built_in_prompts, check, decode_text, parse_jsonl, read_prompt_file
+
+
+def test_a_text_file_is_one_prompt(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_bytes("\ufeffline one\r\nline two 🙂\n".encode())
+    assert read_prompt_file(path) == [Prompt(text="line one\nline two 🙂", title="notes.txt")]
+
+
+def test_a_jsonl_file_is_a_stream(tmp_path):
+    path = tmp_path / "stream.JSONL"
+    path.write_text(
+        '{"prompt": "one", "title": "T", "max_new_tokens": 5}\n\n'
+        '{"follow_up": true, "messages": '
+        '[{"role": "system", "content": ""}, {"role": "user", "content": "two\u2028three"}]}'
+    )
+    messages = [{"role": "system", "content": ""}, {"role": "user", "content": "two\u2028three"}]
+    assert read_prompt_file(path) == [
+        Prompt(text="one", title="T", max_new_tokens=5),
+        Prompt(messages=messages, follow_up=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('"text"', "expected an object"),
+        ("{}", "expected an object"),
+        ('{"prompt": "a", "messages": []}', "expected an object"),
+        ('{"prompt": ""}', "not empty"),
+        ('{"prompt": 5}', "not empty"),
+        ('{"prompt": "a", "max_tokens": 5}', 'unknown key "max_tokens"; known are follow_up'),
+        ('{"prompt": "a", "follow_up": 1}', "true or false"),
+        ('{"prompt": "a", "title": null}', "title"),
+        ('{"prompt": "a", "max_new_tokens": 0}', "above 0"),
+        ('{"prompt": "a", "max_new_tokens": true}', "above 0"),
+        ('{"prompt": "a", "max_new_tokens": 99999999999999999999}', "above 0"),
+        ('{"prompt": "\\ud800"}', "surrogate"),
+        ('{"messages": []}', '"messages" is a list'),
+        ('{"messages": ["a"]}', '"messages" is a list'),
+        ('{"messages": [{"role": "tool", "content": "a"}]}', '"messages" is a list'),
+        ('{"messages": [{"role": "user", "content": ["a"]}]}', '"messages" is a list'),
+        ('{"messages": [{"role": "user", "content": " "}]}', "every message is empty"),
+        (
+            '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
+            "nothing to answer",
+        ),
+    ],
+)
+def test_a_faulty_line_is_named_by_its_number(line, said):
+    with pytest.raises(BadRequest) as caught:
+        parse_jsonl('{"prompt": "fine"}\n\n' + line, "stream.jsonl")
+    assert str(caught.value).startswith("stream.jsonl, line 3: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_stream_cannot_begin_with_a_follow_up():
+    with pytest.raises(BadRequest, match="line 1: a follow-up needs a prompt before it"):
+        parse_jsonl('{"prompt": "a", "follow_up": true}', "s.jsonl")
+
+
+def test_files_that_are_no_text(tmp_path):
+    for content, said in [
+        (b"", "is empty"),
+        (b" \n\t", "is empty"),
+        (b"GGUF\0\0\1", "binary"),
+        (b"caf\xe9", "not UTF-8"),
+    ]:
+        path = tmp_path / "file.txt"
+        path.write_bytes(content)
+        with pytest.raises(BadRequest, match=said):
+            read_prompt_file(path)
+    with pytest.raises(BadRequest, match=r"cannot read .*: No such file"):
+        read_prompt_file(tmp_path / "none")
+    with pytest.raises(BadRequest, match=r"cannot read .*: Is a directory"):
+        read_prompt_file(tmp_path)
+
+
+def test_a_jsonl_file_of_blank_lines_is_empty(tmp_path):
+    path = tmp_path / "s.jsonl"
+    path.write_text("\n \n")
+    with pytest.raises(BadRequest, match="empty"):
+        read_prompt_file(path)
+
+
+def test_checks_of_single_prompts():
+    assert check(Prompt(text="a")).text == "a"
+    with pytest.raises(BadRequest, match="empty"):
+        check(Prompt(text=" \n"))
+    with pytest.raises(BadRequest, match="UTF-8"):
+        check(Prompt(text="caf\udce9"))
+    with pytest.raises(BadRequest, match="empty"):
+        decode_text(b"", "stdin")
+
+
+def test_the_built_in_stream_plants_a_fact_and_asks_for_it():
+    first, second, *rest = built_in_prompts()
+    paragraphs = first.text.split("\n\n")
+    assert "marigold" in paragraphs[2]  # the document's second, after the request to read it
+    assert sum("marigold" in p for p in paragraphs) == 1
+    assert second.follow_up
+    assert "code word" in second.text
+    assert any(not p.follow_up for p in rest)
+    assert all(p.title for p in [first, second, *rest])
