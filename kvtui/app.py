@@ -1,0 +1,261 @@
+"""The app: takes events from a source, keeps the state, turns keys into commands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
+from textual.notifications import SeverityLevel
+from textual.screen import Screen
+from textual.worker import get_current_worker
+
+from engines import commands, events
+from kvtui import palette
+from kvtui.client import WorkerClient
+from kvtui.help_screen import HelpScreen
+from kvtui.literal import one_line
+from kvtui.messages import Asked, EventsArrived, FirstFrame, SourceEnded
+from kvtui.race_screen import RaceScreen
+from kvtui.source import Source, SourceEndedError
+from kvtui.state import RunState
+
+FRAME_S = 1 / 15
+BUDGET_STEP = 0.05
+TITLE_CHARACTERS = 60
+SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
+
+
+class KvtuiApp(App[None]):
+    """`config` is what the worker starts with; `source` replaces the worker (a trace, another machine, a test)."""
+
+    TITLE = "kvtui"
+    CSS_PATH = Path(__file__).with_name("app.tcss")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "pause", "Pause"),
+        Binding("full_stop", "step", "Step", key_display="."),
+        Binding("r", "rerun", "Rerun"),
+        Binding("plus,equals_sign", "budget(1)", "Budget", key_display="+ −"),
+        Binding("minus", "budget(-1)", "Budget down", show=False),
+        Binding("1", "engine(1)", "Engines", key_display="1-3"),
+        *(Binding(str(n), f"engine({n})", f"Engine {n}", show=False) for n in range(2, 10)),
+        Binding("enter,z", "screen.zoom", "Zoom", key_display="⏎"),
+        Binding("h", "screen.heat", "Heatmap"),
+        Binding("i,slash", "screen.ask", "Ask"),
+        Binding("ctrl+n", "new_conversation", "New conversation", show=False),
+        Binding("x", "cancel", "Cancel", show=False),
+        Binding("w", "restart", "Restart worker", show=False),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("q", "quit", "Quit"),
+        Binding("ctrl+q", "quit", "Quit", show=False, priority=True),
+    ]
+
+    def __init__(self, config: commands.WorkerConfig, source: Source | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.source: Source = source if source is not None else WorkerClient(config)
+        self.state = RunState()
+        self.catalogue = [*config.engines, *(e for e in events.ENGINE_LABELS if e not in config.engines)]
+        self.chosen = set(config.engines)
+        self.next_budget: float | None = None
+        self.fresh = False  # whether the next question starts a new conversation
+        self.ended = False
+        self._shown = threading.Event()
+        self.race = RaceScreen(config, self.catalogue)
+        self.register_theme(palette.THEME)
+        self.theme = palette.THEME.name
+
+    def get_default_screen(self) -> Screen[Any]:
+        return self.race
+
+    def run(self, *arguments: Any, **options: Any) -> None:
+        """As `App.run`; whatever ends the app, the worker ends too."""
+        try:
+            super().run(*arguments, **options)
+        finally:
+            self.source.close()
+
+    async def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
+                loop.add_signal_handler(number, self.exit, None, 128 + number)
+
+    @on(FirstFrame)
+    def _first_frame(self) -> None:
+        self.listen()  # not earlier: the worker takes both cores for its imports
+
+    async def on_unmount(self) -> None:
+        await asyncio.to_thread(self.source.close)
+
+    @work(thread=True, exclusive=True, group="source", exit_on_error=False)
+    def listen(self) -> None:
+        """Drains the source in a thread; posts at most one message a frame, and none before the last was shown."""
+        worker = get_current_worker()
+        try:
+            self.source.start()
+            importlib.import_module("kvtui.panes.raster")  # numpy: here it holds up nobody
+            while not worker.is_cancelled:
+                begun_s = time.monotonic()
+                batch = self.source.receive(0.25)
+                if not batch:
+                    continue
+                self._shown.clear()
+                self.post_message(EventsArrived(batch))
+                while not self._shown.wait(0.25) and not worker.is_cancelled:
+                    pass
+                time.sleep(max(0.0, FRAME_S - (time.monotonic() - begun_s)))
+        except SourceEndedError as end:
+            if not worker.is_cancelled:
+                self.post_message(SourceEnded(str(end)))
+
+    @on(EventsArrived)
+    async def _take(self, message: EventsArrived) -> None:
+        try:
+            for event in message.batch:
+                self._apply(event)
+            await self.refresh_race()
+        finally:
+            self._shown.set()
+
+    def _apply(self, event: events.AnyEvent) -> None:
+        try:
+            self.state.apply(event)
+        except ValueError as fault:
+            self.notify(str(fault), severity="warning", markup=False)
+        if isinstance(event, events.RunStarted):
+            self.next_budget = None
+            self.chosen = {info.id for info in event.engines}
+        elif isinstance(event, events.Notice):
+            self.notify(one_line(event.text), severity=SEVERITIES.get(event.level, "information"), markup=False)
+
+    async def refresh_race(self) -> None:
+        """Shows the state as it is now."""
+        invitation = "paste a document, or ask …"
+        if self._follows_up():
+            invitation = "ask a follow-up, or paste a document (ctrl+n: new conversation)"
+        try:
+            await self.race.show(
+                self.state, budget=self.budget, next_budget=self.next_budget, ended=self.ended, invitation=invitation
+            )
+        except NoMatches:  # events may still come while the screen is taken down
+            if self.race.is_running:
+                raise
+
+    @on(SourceEnded)
+    async def _source_ended(self, message: SourceEnded) -> None:
+        self.ended = bool(message.reason)
+        if self.ended:
+            last = self.state.notices[-1] if self.state.notices else None
+            reason = last.text if self.state.started is None and last is not None and last.level == "error" else ""
+            log = getattr(self.source, "log_path", None)
+            where = f" · log: {log}" if log is not None else ""
+            self.race.banner(f"✖ {one_line(reason or message.reason)} — press w to start it again{where}")
+        await self.refresh_race()
+
+    @property
+    def budget(self) -> float:
+        """The budget of the run on screen, as an engine reports it."""
+        for engine in self.state.engines.values():
+            budget = engine.knobs.get("budget")
+            if isinstance(budget, (int, float)):
+                return float(budget)
+        return self.config.budget
+
+    def _follows_up(self) -> bool:
+        return not self.fresh and any(engine.conversation for engine in self.state.engines.values())
+
+    @on(Asked)
+    async def _asked(self, message: Asked) -> None:
+        text = "\n\n".join(part for part in (message.document, message.question) if part)
+        title = one_line((message.question or message.document.strip())[:TITLE_CHARACTERS])
+        prompt = commands.Prompt(text=text, follow_up=self._follows_up(), title=title)
+        self.fresh = False
+        self.source.send(commands.Submit(prompts=[prompt]))
+        if self.state.status == "paused":
+            self.notify("Paused: press space to go on.", markup=False)
+        await self.refresh_race()
+
+    def action_pause(self) -> None:
+        self.source.send(commands.Resume() if self.state.status == "paused" else commands.Pause())
+
+    def action_step(self) -> None:
+        if self.state.status != "paused":
+            self.source.send(commands.Pause())
+        self.source.send(commands.Step())
+
+    def action_rerun(self) -> None:
+        self.source.send(commands.Rerun())
+
+    def action_cancel(self) -> None:
+        self.source.send(commands.Cancel())
+
+    async def action_budget(self, direction: int) -> None:
+        before = self.next_budget if self.next_budget is not None else self.budget
+        self.next_budget = round(min(1.0, max(BUDGET_STEP, before + direction * BUDGET_STEP)), 4)
+        self.source.send(commands.SetBudget(budget=self.next_budget))
+        await self.refresh_race()
+
+    def action_engine(self, number: int) -> None:
+        """Engines that are off are left out of the next run; one always stays."""
+        if number > len(self.catalogue):
+            return
+        engine = self.catalogue[number - 1]
+        chosen = self.chosen ^ {engine}
+        if not chosen:
+            self.notify("One engine has to stay.", severity="warning", markup=False)
+            return
+        self.chosen = chosen
+        ids = [e for e in self.catalogue if e in chosen]
+        self.source.send(commands.SetEngines(engines=ids))
+        labels = ", ".join(events.ENGINE_LABELS.get(e, e) for e in ids)
+        self.notify(f"Next run: {labels}. Press r to run again.", markup=False)
+
+    async def action_new_conversation(self) -> None:
+        self.fresh = True
+        await self.refresh_race()
+        self.race.action_ask()
+
+    async def action_restart(self) -> None:
+        if not self.ended:
+            return
+        self.ended = False
+        self.state = RunState()
+        self.race.banner("")
+        await self.race.start_over()
+        await self.refresh_race()
+        self.listen()
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Everything that has a key, and Textual's own; not its themes: engine colours are chosen for this one."""
+        for command in super().get_system_commands(screen):
+            if command.title != "Theme":
+                yield command
+        yield SystemCommand("Pause or resume", "Stop and go on with all engines (space)", self.action_pause)
+        yield SystemCommand("Step", "While paused: one step for each engine (.)", self.action_step)
+        yield SystemCommand("Rerun", "The stream from its beginning, with fresh caches (r)", self.action_rerun)
+        yield SystemCommand("Cancel", "End what is running and queued (x)", self.action_cancel)
+        yield SystemCommand("Budget up", "From the next run on (+)", lambda: self.action_budget(1))
+        yield SystemCommand("Budget down", "From the next run on (−)", lambda: self.action_budget(-1))
+        for number, engine in enumerate(self.catalogue, 1):
+            title = f"{events.ENGINE_LABELS.get(engine, engine)} on or off"
+            yield SystemCommand(title, f"From the next run on ({number})", lambda n=number: self.action_engine(n))
+        yield SystemCommand("Zoom column", "One engine on the whole screen (enter)", self.race.action_zoom)
+        yield SystemCommand("Larger cache pictures", "More lines for layers × positions (h)", self.race.action_heat)
+        yield SystemCommand("Ask", "To the input line (i)", self.race.action_ask)
+        yield SystemCommand("New conversation", "For the next question (ctrl+n)", self.action_new_conversation)
+        yield SystemCommand("Restart worker", "After it ended (w)", self.action_restart)
+        yield SystemCommand("Help", "All keys, and what the glyphs mean (?)", self.action_help)

@@ -1,0 +1,61 @@
+"""Every key, what it does, and what the glyphs mean."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+KEYS = (
+    ("space", "pause and resume the race"),
+    (".", "while paused: one step for each engine"),
+    ("r", "run the stream again from its beginning, with fresh caches"),
+    ("+  −", "budget up or down, from the next run on"),
+    ("1 2 3 …", "engine on or off, from the next run on"),
+    ("← →  tab", "move between the columns"),
+    ("↑ ↓", "scroll the column's text"),
+    ("enter  z", "zoom the column; Esc goes back"),
+    ("h", "larger cache pictures, and back"),
+    ("i  /", "to the input line; Esc leaves it"),
+    ("ctrl+n", "the next question starts a new conversation"),
+    ("x", "cancel what is running and queued"),
+    ("w", "start the worker again after it ended"),
+    ("ctrl+p", "all commands"),
+    ("q  ctrl+q", "quit"),
+)
+NOTES = """
+Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed that \
+it would have on a machine of its own, and the race is fair although they share one.
+
+"KV memory" is what the cache keeps on the device; "in all" adds the weights and the transients of the prefill. Graphs \
+share one scale: the same bytes are the same height, the same position is the same place.
+
+Tokens that differ from those of the paged engine at the same place are underlined, the first one is inverted.
+
+What is modelled says so. A "CPU stand-in" is this machine's processor playing the GPU.
+"""
+
+
+class HelpScreen(ModalScreen[None]):
+    DEFAULT_CSS = """
+    HelpScreen { align: center middle; }
+    HelpScreen > VerticalScroll { width: 84; max-width: 96%; height: auto; max-height: 92%; border: round $foreground;
+                                  background: $panel; padding: 0 2; border-title-style: bold; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as scroll:
+            scroll.border_title = " Help "
+            width = max(len(keys) for keys, _ in KEYS)
+            lines = [Content.assemble((f"{keys:<{width}}", "bold"), f"   {what}") for keys, what in KEYS]
+            yield Static(Content("\n").join(lines))
+            yield Static(Content(NOTES))
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()

@@ -1,0 +1,23 @@
+"""Text from models, documents and traces, shown as it is: nothing in it can steer the terminal or hide."""
+
+from __future__ import annotations
+
+_VISIBLE = {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
+_VISIBLE |= {0x09: "    ", 0x7F: "␡"}
+_VISIBLE |= {code: f"⟨{code:02X}⟩" for code in range(0x80, 0xA0)}
+# Marks that reorder or join text without showing themselves. The joiner and the selectors inside emoji are dropped
+# rather than spelled out: what is left is the emoji's parts, which every terminal measures alike.
+_INVISIBLE = (0x061C, 0x200B, 0x200C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), 0x2060)
+_VISIBLE |= {code: f"⟨{code:04X}⟩" for code in (*_INVISIBLE, *range(0x2066, 0x206A), 0xFEFF)}
+_VISIBLE |= dict.fromkeys((8205, *range(65024, 65040)), "")
+_VISIBLE |= dict.fromkeys(range(55296, 57344), "�")
+
+
+def literal(text: str) -> str:
+    """`text` with control, bidirectional and zero-width characters made visible; line breaks stay, a tab is 4 cells."""
+    return text.translate(_VISIBLE)
+
+
+def one_line(text: str) -> str:
+    """As `literal`, with runs of white space (line breaks too) as one space."""
+    return literal(" ".join(text.split()))

@@ -1,0 +1,35 @@
+"""What widgets and threads tell the app."""
+
+from __future__ import annotations
+
+from textual.message import Message
+
+from engines.events import AnyEvent
+
+
+class FirstFrame(Message):
+    """The screen is there."""
+
+
+class EventsArrived(Message):
+    """All that the source had since the last one: at most one message a frame."""
+
+    def __init__(self, batch: list[AnyEvent]) -> None:
+        super().__init__()
+        self.batch = batch
+
+
+class SourceEnded(Message):
+    """No more events will come; `reason` is empty when that is as it should be."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+class Asked(Message):
+    """A person submitted text: `document` was pasted, `question` typed. At least one is not empty."""
+
+    def __init__(self, document: str, question: str) -> None:
+        super().__init__()
+        self.document, self.question = document, question

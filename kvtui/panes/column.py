@@ -1,0 +1,80 @@
+"""One engine's column: everything about it from top to bottom."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+
+from engines.events import ENGINE_LABELS
+from kvtui import palette
+from kvtui.literal import one_line
+from kvtui.panes.heatmap import Heatmap
+from kvtui.panes.memory import MemoryGraph
+from kvtui.panes.stream import Stream
+from kvtui.panes.transfer import TransferGraph
+from kvtui.panes.vitals import Vitals
+from kvtui.state import RunState
+
+
+class Column(Vertical, can_focus=True):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "scroll_text(-1)", "Scroll text", show=False),
+        Binding("down", "scroll_text(1)", "Scroll text", show=False),
+        Binding("pageup", "scroll_text(-8)", "Scroll text", show=False),
+        Binding("pagedown", "scroll_text(8)", "Scroll text", show=False),
+    ]
+
+    def __init__(self, engine: str, number: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.engine, self.number = engine, number
+        self._vitals, self._stream, self._memory = Vitals(engine), Stream(engine), MemoryGraph(engine)
+        self._heatmap, self._transfer = Heatmap(engine), TransferGraph(engine)
+        self._knobs: Any = None
+        self._plot: Any = None
+
+    def compose(self) -> ComposeResult:
+        yield from (self._vitals, self._stream, self._memory, self._heatmap, self._transfer)
+
+    def on_mount(self) -> None:
+        self.add_class(self.engine if self.engine in palette.ENGINES else "other")
+        self.border_title = f" {self.number} {ENGINE_LABELS.get(self.engine, self.engine)} "
+
+    def show_text(self, state: RunState) -> None:
+        """What has to be as quick as the tokens are."""
+        self._stream.show(state)
+
+    def show_figures(self, state: RunState) -> None:
+        """What people can read only so fast."""
+        engine = state.engines.get(self.engine)
+        if engine is not None and engine.knobs is not self._knobs:
+            self._knobs = engine.knobs
+            self.border_title = f" {self.number} {one_line(engine.label)} "
+            knobs = ", ".join(f"{name} {_short(value)}" for name, value in engine.knobs.items() if value is not None)
+            self.border_subtitle = one_line(knobs)
+        for pane in (self._vitals, self._memory, self._heatmap, self._transfer):
+            pane.show(state)
+        if self._plot is not None:
+            self._plot.show(state)
+
+    async def zoom(self, zoomed: bool, state: RunState) -> None:
+        """With a plot of all engines when zoomed. plotext is imported only then."""
+        if zoomed and self._plot is None:
+            from kvtui.panes.comparison import Comparison
+
+            self._plot = Comparison()
+            await self.mount(self._plot, after=self._memory)
+        elif not zoomed and self._plot is not None:
+            plot, self._plot = self._plot, None
+            await plot.remove()
+        self.show_text(state)
+        self.show_figures(state)
+
+    def action_scroll_text(self, lines: int) -> None:
+        self._stream.scroll_back(-lines)
+
+
+def _short(value: str | float | int | bool | None) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

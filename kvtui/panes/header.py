@@ -1,0 +1,74 @@
+"""The first line: what is running, on what, and the race's clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engines.commands import WorkerConfig
+from kvtui import figures, palette
+from kvtui.literal import one_line
+from kvtui.panes.lines import Lines, Piece, pieces_len, spread
+from kvtui.state import RunState
+
+_STATES = {"racing": "▶ racing", "paused": "‖ paused", "idle": "■ ready", "loading": "◌ loading"}
+
+
+class Header(Lines):
+    def __init__(self, config: WorkerConfig, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._config = config
+        self._state = RunState()
+        self._ended = False
+        self._budget: tuple[float, float | None] = config.budget, None
+
+    def show(self, state: RunState, *, budget: float, next_budget: float | None, ended: bool) -> None:
+        self._state, self._ended, self._budget = state, ended, (budget, next_budget)
+        self.redraw()
+
+    def key(self) -> Any:
+        state = self._state
+        return (
+            id(state.started),
+            state.status,
+            self._ended,
+            self._budget,
+            figures.clock(state.clock_s),
+        )
+
+    def draw(self, width: int, height: int) -> list[list[Piece]]:
+        state, dim = self._state, palette.style(palette.DIM)
+        plain, strong = palette.style(palette.FOREGROUND), palette.style(palette.FOREGROUND, bold=True)
+        word = "✖ worker ended" if self._ended else _STATES.get(state.status, state.status)
+        right: list[Piece] = [(word, palette.style(_color(state.status, self._ended), bold=True))]
+        if state.started is not None:
+            right.append((f"  {figures.clock(state.clock_s)} ", strong))
+        left: list[Piece] = [(" kvtui ", palette.style(palette.BACKGROUND, palette.FOREGROUND, bold=True))]
+        # What comes first matters most: whatever has no room is left out whole.
+        for label, value in self._facts():
+            fact = [("  ", dim), (f"{label} " if label else "", dim), (value, plain)]
+            if pieces_len(left) + pieces_len(fact) + pieces_len(right) + 2 > width:
+                break
+            left += fact
+        return [spread(left, right, width)]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        started, config = self._state.started, self._config
+        now, after = self._budget
+        budget = f"{now:.2f}" + (f" → {after:.2f} (next run)" if after is not None and after != now else "")
+        if started is None:
+            return [("", one_line(config.model)), ("budget", budget)]
+        device = "device (CPU stand-in)" if started.device_is_stand_in else started.device
+        link = started.link.description or started.link.profile
+        measured = "measured" if started.link.measured else "modelled"
+        return [
+            ("", f"{one_line(started.model)} · {started.dtype.removeprefix('torch.')} · {device}"),
+            ("budget", budget),
+            ("link", f"{one_line(link)} ({measured})"),
+            ("context", f"{started.context_limit:,}"),
+        ]
+
+
+def _color(status: str, ended: bool) -> str:
+    if ended:
+        return palette.ERROR
+    return {"racing": palette.GOOD, "paused": palette.WARNING}.get(status, palette.DIM)

@@ -1,0 +1,80 @@
+"""The cache picture: layers × token positions, two layers a line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engines.events import KvState
+from kvtui import figures, palette
+from kvtui.panes.lines import Lines, Piece, joined, rule
+from kvtui.state import EngineState, RunState
+
+
+class Heatmap(Lines):
+    """Reads `engine.cache`; all heatmaps share the scale of positions."""
+
+    def __init__(self, engine: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.engine = engine
+        self._state: EngineState | None = None
+        self._scale_tokens = 0
+
+    def show(self, state: RunState) -> None:
+        self._state = state.engines.get(self.engine)
+        tokens = [engine.cache.tokens for engine in state.engines.values() if engine.cache is not None]
+        self._scale_tokens = figures.position_ceiling(max(tokens, default=0))
+        self.redraw()
+
+    def key(self) -> Any:
+        cache = self._state.cache if self._state is not None else None
+        return (id(cache), cache.version, self._scale_tokens) if cache is not None else None
+
+    def draw(self, width: int, height: int) -> list[list[Piece]]:
+        dim = palette.style(palette.DIM)
+        cache = self._state.cache if self._state is not None else None
+        scale = f"0–{self._scale_tokens:,}" if cache is not None else ""
+        label = "layers × positions" if width >= 34 else "layers"
+        lines = [rule([(label, dim)], [(scale, dim)] if scale else [], width)]
+        picture_lines = height - 1
+        if cache is None or picture_lines < 1:
+            return lines
+        from kvtui.panes import raster  # numpy, with the first picture rather than with the first frame
+
+        layers = cache.cells.shape[0]
+        rows = 2 * layers if picture_lines >= layers else min(layers, 2 * picture_lines)
+        picture = raster.rasterize(cache, rows, width, self._scale_tokens)
+        color = palette.engine_color(self.engine)
+        return lines + [paint(line, color) for line in raster.mark(picture)]
+
+
+def paint(line: list[tuple[int, int, int, int, int]], color: str) -> list[Piece]:
+    """One line of cells (see `raster.mark`), with one piece a run of equal ones."""
+    from kvtui.panes.raster import SHADES, Mark
+
+    cells: list[Piece] = []
+    for mark, upper, lower, heat, dots in line:
+        if mark == Mark.SOLID:
+            upper_color = palette.blend(palette.BACKGROUND, color, upper / SHADES)
+            lower_color = palette.blend(palette.BACKGROUND, color, lower / SHADES)
+            cells.append((palette.GLYPHS[KvState.DEVICE], palette.style(upper_color, lower_color)))
+        elif mark == Mark.THINNED:
+            shown = palette.blend(palette.BACKGROUND, color, 0.4 + 0.6 * heat / SHADES)
+            ground = palette.blend(palette.BACKGROUND, color, max(upper, lower) / SHADES * 0.35)
+            cells.append((palette.THINNED[dots], palette.style(shown, ground)))
+        elif mark == Mark.BLANK:
+            cells.append((" ", palette.style()))
+        else:
+            state, base, floor = _MARKS[mark]
+            shown = palette.blend(palette.BACKGROUND, base or color, floor + (1 - floor) * heat / SHADES)
+            cells.append((palette.GLYPHS[state], palette.style(shown)))
+    return joined(cells)
+
+
+# By `raster.Mark`: the state, its colour ("" is the engine's own), and the share of it that is left without attention.
+_MARKS = {
+    3: (KvState.HOST, "", 0.25),
+    4: (KvState.DISK, palette.HOST, 0.4),
+    5: (KvState.FETCHED, palette.FETCHED, 0.5),
+    6: (KvState.EVICTED, palette.EVICTED, 1.0),
+    7: (KvState.ANCHOR, palette.ANCHOR, 0.6),
+}

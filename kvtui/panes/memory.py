@@ -1,0 +1,95 @@
+"""KV memory of one engine: device and host bytes now and over time, on one scale for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtui import figures, palette
+from kvtui.panes import graph
+from kvtui.panes.lines import Lines, Piece, rule, spread
+from kvtui.panes.window import time_scale
+from kvtui.state import PAGED, EngineState, RunState
+
+WIDE = 90
+
+
+class MemoryGraph(Lines):
+    def __init__(self, engine: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.engine = engine
+        self._state: EngineState | None = None
+        self._all: list[tuple[str, str, int, int]] = []  # label, colour, bytes on device and host, of every engine
+        self._reference = 0
+        self._scale = 1.0
+        self._span_s = 2.0
+
+    def show(self, state: RunState) -> None:
+        self._state = state.engines.get(self.engine)
+        paged = state.engines.get(PAGED)
+        self._reference = (paged.cache_bytes or 0) if paged is not None and self.engine != PAGED else 0
+        self._all = [
+            (e.label, palette.engine_color(e.id), e.cache_bytes or 0, e.host_bytes or 0) for e in state.engines.values()
+        ]
+        self._scale = figures.ceiling(max((e.memory_history.top for e in state.engines.values()), default=0.0))
+        self._span_s = time_scale(state)
+        self.redraw()
+
+    def key(self) -> Any:
+        engine = self._state
+        if engine is None or engine.memory is None:
+            return None
+        return engine.memory_history.version, id(engine.memory), self._all, self._scale, self._span_s
+
+    def draw(self, width: int, height: int) -> list[list[Piece]]:
+        dim, color = palette.style(palette.DIM), palette.engine_color(self.engine)
+        engine = self._state
+        if engine is None or engine.memory is None:
+            return [rule([("KV memory", dim)], [], width)]
+        strong = palette.style(color, bold=True)
+        now, host = engine.cache_bytes or 0, engine.host_bytes or 0
+        change = figures.change(now, self._reference) if now or self._reference else ""
+        facts: list[Piece] = [("█ device ", palette.style(color)), (figures.size(now), strong)]
+        if change:
+            facts.append((f" {change}", palette.style(palette.FOREGROUND, bold=True)))
+        label = "KV memory" if width >= 34 or not change else "KV"
+        if height == 1 and width >= WIDE:
+            facts = self._legend()
+        lines = [rule([(label, dim)], facts, width)]
+        if height >= 4:
+            lines.append(self._totals(engine, host, width))
+        rows = height - len(lines)
+        if rows > 0:
+            columns: list[tuple[float, float] | None] = []
+            for x in range(width):
+                clock_s = engine.started_clock_s + (x + 1) * self._span_s / width
+                held = engine.memory_history.held(min(clock_s, engine.clock_s))
+                begun = engine.started_clock_s + x * self._span_s / width <= engine.clock_s
+                columns.append((held[0], held[1]) if held is not None and begun else None)
+            lines += graph.stacked(columns, rows, self._scale, color)
+        return lines
+
+    def _legend(self) -> list[Piece]:
+        """Every engine's figures, for the plot of all of them below."""
+        pieces: list[Piece] = []
+        for label, color, device, host in self._all:
+            pieces.append((f"  █ {label} {figures.size(device)}", palette.style(color, bold=True)))
+            if host:
+                pieces.append((f" ⠒ host {figures.size(host)}", palette.style(color)))
+        return pieces
+
+    def _totals(self, engine: EngineState, host: int, width: int) -> list[Piece]:
+        """The device's whole bill: weights and transients too, and the cap when there is one."""
+        dim = palette.style(palette.DIM)
+        assert engine.memory is not None
+        memory = engine.memory
+        total = f"in all {figures.size(sum(memory.device_bytes.values()))}"
+        if memory.device_cap_bytes is not None:
+            total = f"{total.removeprefix('in all ')} of {figures.size(memory.device_cap_bytes)} cap"
+        peak = f", peak {figures.size(memory.device_peak_bytes)}"
+        if width >= len(total) + len(peak) + (16 if host else 0):
+            total += peak
+        facts: list[Piece] = []
+        if host:
+            shown = palette.blend(palette.BACKGROUND, palette.engine_color(self.engine), 0.75)
+            facts = [(f"▒ host {figures.size(host)}", palette.style(shown, bold=True))]
+        return spread([(total, dim)], facts, width)

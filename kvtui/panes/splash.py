@@ -1,0 +1,60 @@
+"""What there is to see while the weights load: stages with a bar, and what the three engines do."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import ProgressBar, Static
+
+from engines.events import ENGINE_LABELS
+from kvtui import palette
+from kvtui.literal import one_line
+from kvtui.state import RunState
+
+_WHAT = {
+    "vllm": "keeps every token's keys and values on the device, in pages",
+    "h2o": "keeps the heavy hitters and the most recent tokens, and evicts the rest for good",
+    "infinigen": "keeps all of them in host memory, and fetches those that the next step needs",
+}
+_COUNT = {1: "one KV cache", 2: "two KV caches", 3: "three KV caches"}
+
+
+class Splash(Vertical):
+    DEFAULT_CSS = """
+    Splash { align: center middle; height: 1fr; }
+    Splash > Static { width: auto; max-width: 96%; height: auto; }
+    Splash > #title { text-style: bold; margin-bottom: 1; }
+    Splash > #stages { margin-top: 1; color: $foreground; }
+    Splash > ProgressBar { width: auto; margin-top: 1; }
+    Splash > ProgressBar Bar { width: 40; }
+    .-narrow Splash > ProgressBar Bar { width: 20; }
+    """
+
+    def __init__(self, model: str, engines: list[str]) -> None:
+        super().__init__()
+        self._model, self._engines = model, engines
+        self._shown: object = None
+
+    def compose(self) -> ComposeResult:
+        caches = _COUNT.get(len(self._engines), "many KV caches")
+        yield Static(Content(f"kvtui · one prompt stream, {caches}, side by side"), id="title")
+        labels = {e: ENGINE_LABELS.get(e, e) for e in self._engines}
+        width = max(map(len, labels.values()), default=0)
+        lines = [
+            Content.assemble((f"{label:<{width}}", f"bold {palette.engine_color(e)}"), f"  {_WHAT.get(e, '')}")
+            for e, label in labels.items()
+        ]
+        yield Static(Content("\n").join(lines), id="what")
+        yield Static(Content(f"◌ starting the worker for {one_line(self._model)}"), id="stages")
+        yield ProgressBar(total=None, show_eta=False, show_percentage=True)
+
+    def show(self, state: RunState) -> None:
+        loading = state.loading
+        if loading is None or loading is self._shown:
+            return
+        self._shown = loading
+        done = [f"✓ {one_line(stage)}" for stage in state.stages[:-1]]
+        self.query_one("#stages", Static).update(Content("\n".join([*done[-4:], f"◌ {one_line(loading.stage)}"])))
+        bar = self.query_one(ProgressBar)
+        bar.update(total=None if loading.fraction is None else 1.0, progress=loading.fraction or 0.0)

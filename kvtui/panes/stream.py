@@ -1,0 +1,198 @@
+"""What one engine says, token by token: shown literally, wrapped at words, following its end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.cells import cell_len, chop_cells
+from rich.style import Style
+from textual import events
+
+from kvtui import palette
+from kvtui.literal import literal, one_line
+from kvtui.panes.lines import Lines, Piece, joined
+from kvtui.state import EngineState, RequestState, RunState
+
+_WORDS = re.compile(r"\S+|[^\S\n]+|\n")
+
+
+@dataclass
+class Run:
+    """Part of a line: text of one token (or of a question, token −1)."""
+
+    text: str
+    token: int
+    request: int
+
+
+@dataclass
+class Wrapped:
+    """Greedy line breaking that can go on where it stopped: only the last line is ever broken anew."""
+
+    width: int
+    lines: list[list[Run]] = field(default_factory=lambda: [[]])
+    _cells: int = 0
+
+    def add(self, text: str, token: int, request: int) -> None:
+        for word in _WORDS.findall(literal(text)):
+            if word == "\n":
+                self._break([])
+            elif word.isspace():
+                if self._cells >= self.width:  # no room for the space: it becomes the line break
+                    self._break([])
+                else:
+                    self._put(word[: self.width - self._cells], token, request)
+            else:
+                self._add_word(word, token, request)
+
+    def _add_word(self, word: str, token: int, request: int) -> None:
+        cells = cell_len(word)
+        if self._cells + cells > self.width:
+            # The word may have begun in an earlier token: take that beginning along to the next line.
+            start = self._take_word()
+            taken = sum(cell_len(run.text) for run in start)
+            if taken + cells <= self.width and self.lines[-1]:
+                self._break(start)
+            else:
+                self._restore(start)
+        while self._cells + cells > self.width:
+            room = self.width - self._cells
+            head = chop_cells(word, room)[0] if room > 0 else ""
+            if room > 0 and cell_len(head) <= room and head:
+                self._put(head, token, request)
+                word = word[len(head) :]
+                cells = cell_len(word)
+            self._break([])
+            if self.width < 2:
+                return
+        if word:
+            self._put(word, token, request)
+
+    def _take_word(self) -> list[Run]:
+        line, taken = self.lines[-1], []
+        while line and not line[-1].text[-1:].isspace():
+            taken.append(line.pop())
+        return taken[::-1]
+
+    def _restore(self, runs: list[Run]) -> None:
+        self.lines[-1].extend(runs)
+
+    def _put(self, text: str, token: int, request: int) -> None:
+        if text:
+            self.lines[-1].append(Run(text, token, request))
+            self._cells += cell_len(text)
+
+    def _break(self, begin: list[Run]) -> None:
+        self.lines.append(begin)
+        self._cells = sum(cell_len(run.text) for run in begin)
+
+
+class Stream(Lines):
+    """The current conversation's answers, each follow-up's question before its answer."""
+
+    def __init__(self, engine: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.engine = engine
+        self._state: EngineState | None = None
+        self._wrapped = Wrapped(1)
+        self._taken: list[tuple[int, int]] = []  # (request, tokens) that are in `_wrapped`, in order
+        self._back = 0  # lines that the view is scrolled back from the end
+
+    def show(self, state: RunState) -> None:
+        self._state = state.engines.get(self.engine)
+        self.redraw()
+
+    def scroll_back(self, lines: int) -> None:
+        """Towards the beginning; at the end it follows what comes."""
+        most = max(0, len(self._text_lines()) - self.size.height)
+        self._back = min(most, max(0, self._back + lines))
+        self.redraw()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_back(1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_back(-1)
+
+    def key(self) -> Any:
+        marks = [
+            (r.request, len(r.tokens), len(r.differs), r.first_difference, r.status, r.outcome is None)
+            for r in self._requests()
+        ]
+        return marks, self._back
+
+    def draw(self, width: int, height: int) -> list[list[Piece]]:
+        requests = self._requests()
+        self._take(requests, width)
+        lines, ending = self._text_lines(), self._ending(width)
+        first = max(0, len(lines) + len(ending) - height - self._back)
+        by_number = {r.request: r for r in requests}
+        shown = [
+            joined((run.text, self._style(run, by_number.get(run.request))) for run in line)
+            for line in lines[first : first + height]
+        ]
+        if requests and requests[-1].status == "decode" and first + height >= len(lines):
+            cursor = ("▌", palette.style(palette.engine_color(self.engine)))
+            if shown:
+                shown[-1].append(cursor)
+            else:
+                shown.append([cursor])
+        return shown[:height] + ending[: max(0, height - len(shown))]
+
+    def _requests(self) -> list[RequestState]:
+        state = self._state
+        return [state.requests[r] for r in state.conversation] if state is not None else []
+
+    def _take(self, requests: list[RequestState], width: int) -> None:
+        """Wraps what is new, or everything when it is not the same conversation or width any more."""
+        now = [(r.request, len(r.tokens)) for r in requests]
+        if self._wrapped.width != width or not self._grows(now):
+            self._wrapped, self._taken, self._back = Wrapped(width), [], 0
+        for index, request in enumerate(requests):
+            begun = index < len(self._taken)
+            if not begun and request.follow_up:
+                if self._wrapped.lines != [[]]:
+                    self._wrapped.add("\n", -1, request.request)
+                self._wrapped.add(f"› {one_line(request.title)}\n", -1, request.request)
+            for token in range(self._taken[index][1] if begun else 0, len(request.tokens)):
+                text = request.texts[token]
+                self._wrapped.add(text.lstrip() if token == 0 else text, token, request.request)
+        self._taken = now
+
+    def _grows(self, now: list[tuple[int, int]]) -> bool:
+        """Whether `now` only adds to what is wrapped already."""
+        if len(now) < len(self._taken):
+            return False
+        for index, (request, tokens) in enumerate(self._taken):
+            last = index == len(self._taken) - 1
+            if now[index][0] != request or (now[index][1] < tokens if last else now[index][1] != tokens):
+                return False
+        return True
+
+    def _text_lines(self) -> list[list[Run]]:
+        lines = self._wrapped.lines
+        return lines if lines[-1] else lines[:-1]
+
+    def _ending(self, width: int) -> list[list[Piece]]:
+        """Lines after the text: why it ended, when it did not end well."""
+        requests = self._requests()
+        outcome = requests[-1].outcome if requests else None
+        if outcome is None or outcome.outcome == "ok":
+            return []
+        words = Wrapped(width)
+        words.add(outcome.detail or outcome.outcome, -1, outcome.request)
+        bad = palette.style(palette.ERROR, bold=True)
+        return [[("".join(run.text for run in line), bad)] for line in words.lines]
+
+    def _style(self, run: Run, request: RequestState | None) -> Style:
+        if run.token < 0 or request is None:
+            return palette.style(palette.DIM, italic=True)
+        if run.token < len(request.differs) and request.differs[run.token]:
+            if run.token == request.first_difference:
+                return palette.style(palette.BACKGROUND, palette.ERROR, bold=True)
+            return palette.style(palette.ERROR, underline=True)
+        return palette.style(palette.FOREGROUND)

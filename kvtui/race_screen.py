@@ -1,0 +1,233 @@
+"""The one screen: header, prompt stream, a column an engine, verdict, input."""
+
+from __future__ import annotations
+
+from textual import events, on
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Footer, Static, Tab, Tabs
+
+from engines.commands import WorkerConfig
+from engines.events import ENGINE_LABELS
+from kvtui import figures, palette
+from kvtui.messages import FirstFrame
+from kvtui.panes.column import Column
+from kvtui.panes.composer import AskInput, Composer
+from kvtui.panes.header import Header
+from kvtui.panes.legend import Legend
+from kvtui.panes.prompts import Prompts
+from kvtui.panes.splash import Splash
+from kvtui.panes.verdict import Verdict
+from kvtui.panes.vitals import state_of
+from kvtui.state import PAGED, RunState
+
+FIGURES_S = 1 / 5  # between two looks at numbers, graphs and pictures: faster, they would only flicker
+
+
+class RaceScreen(Screen[None]):
+    """Shows a `RunState`; whoever owns the state calls `show` after each change."""
+
+    AUTO_FOCUS = ""
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+        (0, "-tiny"),
+        (14, "-short"),
+        (30, "-normal"),
+        (44, "-tall"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,shift+tab", "move(-1)", "Column left", show=False),
+        Binding("right,tab", "move(1)", "Column right", show=False),
+        Binding("escape", "back", "Back", show=False),
+    ]
+
+    active: reactive[str] = reactive("")
+
+    def __init__(self, config: WorkerConfig, catalogue: list[str]) -> None:
+        super().__init__()
+        self._catalogue = catalogue  # engines in the order of their number keys
+        self._columns: list[Column] = []
+        self._state = RunState()
+        self._turn = 0
+        self._header, self._splash = Header(config), Splash(config.model, config.engines)
+        self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
+        self.composer = Composer()
+
+    def compose(self) -> ComposeResult:
+        yield self._header
+        yield Static("", id="banner", markup=False)
+        yield self._prompts
+        with ContentSwitcher(initial="splash"):
+            with Vertical(id="splash"):
+                yield self._splash
+            yield Vertical(id="race")
+        yield self._verdict
+        yield self.composer
+        yield Footer(compact=True)
+
+    @property
+    def _engines(self) -> list[str]:
+        return [column.engine for column in self._columns]
+
+    def on_mount(self) -> None:
+        self.set_interval(FIGURES_S / 3, self._show_some_figures)
+        self.call_after_refresh(self.post_message, FirstFrame())
+
+    async def show(
+        self, state: RunState, *, budget: float, next_budget: float | None, ended: bool, invitation: str
+    ) -> None:
+        """Text at once, figures with the next tick. `next_budget` is what has been asked for from the next run on, `invitation` what the input line says."""
+        self._state = state
+        self.composer.invite(invitation)
+        self._header.show(state, budget=budget, next_budget=next_budget, ended=ended)
+        self._prompts.show(state)
+        if state.started is None:
+            self._splash.show(state)
+            return
+        if list(state.engines) != self._engines:
+            await self._rebuild(list(state.engines))
+            self._show_figures()
+        for column in self._columns:
+            if column.display:
+                column.show_text(state)
+
+    def _show_some_figures(self) -> None:
+        """One column a tick: three at once would hold up keys three times as long."""
+        self._turn += 1
+        if self._columns:
+            column = self._columns[self._turn % len(self._columns)]
+            if column.display:
+                column.show_figures(self._state)
+        if self._turn % 3 == 0:
+            self._show_rest()
+
+    def _show_figures(self) -> None:
+        for column in self._columns:
+            if column.display:
+                column.show_figures(self._state)
+        self._show_rest()
+
+    def _show_rest(self) -> None:
+        self._verdict.show(self._state)
+        if self.has_class("-narrow"):
+            self._label_tabs()
+
+    async def _rebuild(self, engines: list[str]) -> None:
+        race = self.query_one("#race", Vertical)
+        await race.remove_children()
+        tabs = Tabs(*(Tab(self._label(engine), id=f"tab-{engine}") for engine in engines))
+        tabs.can_focus = False
+        self._columns = [Column(engine, self._number(engine)) for engine in engines]
+        await race.mount(tabs, Horizontal(*self._columns, id="columns"), Legend())
+        self.query_one(ContentSwitcher).current = "race"
+        before, self.active = self.active, ""
+        self.active = before if before in engines else engines[0] if engines else ""
+
+    async def start_over(self) -> None:
+        """Back to the splash, for a worker that starts again."""
+        self._columns = []
+        await self.query_one("#race", Vertical).remove_children()
+        self.query_one(ContentSwitcher).current = "splash"
+
+    def _number(self, engine: str) -> int:
+        return self._catalogue.index(engine) + 1 if engine in self._catalogue else len(self._catalogue) + 1
+
+    async def watch_active(self, active: str) -> None:
+        for column in self._columns:
+            chosen = column.engine == active
+            column.set_class(chosen, "-active")
+            if chosen and not isinstance(self.focused, AskInput):
+                column.focus()
+        for tabs in self.query(Tabs):
+            if active in self._engines:
+                tabs.active = f"tab-{active}"
+        await self._zoom(self.has_class("-zoomed"))
+
+    def banner(self, text: str) -> None:
+        """A line under the header that stays until it is replaced; empty to take it away."""
+        banner = self.query_one("#banner", Static)
+        banner.update(text)
+        banner.display = bool(text)
+
+    def action_move(self, step: int) -> None:
+        engines = self._engines
+        if engines:
+            at = engines.index(self.active) if self.active in engines else 0
+            self.active = engines[(at + step) % len(engines)]
+
+    async def action_zoom(self) -> None:
+        await self._zoom(not self.has_class("-zoomed"))
+
+    async def _zoom(self, zoomed: bool) -> None:
+        self.set_class(zoomed, "-zoomed")
+        for column in self._columns:
+            await column.zoom(zoomed and column.engine == self.active, self._state)
+        self._show_columns()
+
+    def action_heat(self) -> None:
+        self.toggle_class("-heat")
+
+    def action_ask(self) -> None:
+        self.composer.input.focus()
+
+    async def action_back(self) -> None:
+        await self._zoom(False)
+
+    def _show_columns(self) -> None:
+        """Columns that come into sight take in what they missed."""
+        self.call_after_refresh(self._refresh_columns)
+
+    def _refresh_columns(self) -> None:
+        for column in self._columns:
+            if column.display:
+                column.show_text(self._state)
+        self._show_figures()
+
+    @on(AskInput.Left)
+    def _leave_input(self) -> None:
+        column = next((c for c in self._columns if c.engine == self.active), None)
+        self.set_focus(column)
+
+    @on(Tabs.TabActivated)
+    def _tab_chosen(self, message: Tabs.TabActivated) -> None:
+        message.stop()
+        self.active = (message.tab.id or "").removeprefix("tab-")
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        if isinstance(event.widget, Column):
+            self.active = event.widget.engine
+
+    def on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        self.composer.take_paste(event.text)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._show_columns()
+
+    def _label_tabs(self) -> None:
+        for tab in self.query(Tab):
+            engine = (tab.id or "").removeprefix("tab-")
+            label = self._label(engine)
+            if tab.label.plain != label.plain:
+                tab.label = label
+
+    def _label(self, engine: str) -> Content:
+        """One engine in a tab's width: enough to compare the three without switching."""
+        name = {PAGED: "Paged"}.get(engine, ENGINE_LABELS.get(engine, engine))
+        state = self._state.engines.get(engine)
+        request = state.current if state is not None else None
+        if state is None or request is None:
+            return Content.styled(name, palette.engine_color(engine))
+        glyph, _ = state_of(request, self._state.status == "paused")
+        facts = f" {figures.speed(request.tokens_per_s):>4}/s"
+        if state.cache_bytes:
+            facts += f" {figures.size(state.cache_bytes)}"
+        if request.first_difference is not None:
+            facts += " ≠"
+        return Content.assemble((f"{glyph} {name}", f"bold {palette.engine_color(engine)}"), facts)

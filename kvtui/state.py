@@ -1,0 +1,380 @@
+"""Events in, one `RunState` out. No terminal, no torch, no clock of its own: the same events give the same state,
+whether they come from the worker's pipe, a trace or another machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from engines import events
+from kvtui.history import History
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PAGED = "vllm"  # the engine that forgets nothing: the others are compared with it
+SMOOTHING_S = 0.5
+# Kinds of device memory that are not the cache: what comes with the model, and what lives for one layer's prefill.
+NOT_CACHE = frozenset({"weights", "partial weights", "skew matrices", "scores", "layer KV"})
+NOTICES_KEPT = 50
+
+
+@dataclass
+class RequestState:
+    """One request in one engine."""
+
+    request: int
+    title: str = ""
+    follow_up: bool = False
+    prompt_tokens: int = 0
+    submitted_clock_s: float = 0.0
+    status: str = "queued"
+    prefill: events.Prefill | None = None
+    tokens: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    first_token_clock_s: float | None = None
+    last_token_clock_s: float | None = None
+    interval_s: float | None = None  # between tokens, smoothed over SMOOTHING_S of the engine's clock
+    outcome: events.Outcome | None = None
+    differs: list[bool] = field(default_factory=list)  # token by token, against the paged engine's
+    first_difference: int | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        if self.outcome is not None and self.outcome.ttft_s is not None:
+            return self.outcome.ttft_s
+        if self.first_token_clock_s is None:
+            return None
+        return self.first_token_clock_s - self.submitted_clock_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first."""
+        if self.outcome is not None and self.outcome.tpot_s is not None:
+            return self.outcome.tpot_s
+        if len(self.tokens) < 2 or self.first_token_clock_s is None or self.last_token_clock_s is None:
+            return None
+        return (self.last_token_clock_s - self.first_token_clock_s) / (len(self.tokens) - 1)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """While decoding, smoothed; the mean once the request is done."""
+        if self.outcome is not None and self.outcome.decode_tok_s is not None:
+            return self.outcome.decode_tok_s
+        if self.outcome is not None:
+            return 1 / self.tpot_s if self.tpot_s else None
+        return 1 / self.interval_s if self.interval_s else None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def add_token(self, event: events.Token) -> None:
+        self.tokens.append(event.token_id)
+        self.texts.append(event.text)
+        if self.last_token_clock_s is None:
+            self.first_token_clock_s = event.clock_s
+        else:
+            gap_s = max(1e-9, event.clock_s - self.last_token_clock_s)
+            weight = 1 - math.exp(-gap_s / SMOOTHING_S)
+            self.interval_s = gap_s if self.interval_s is None else self.interval_s + weight * (gap_s - self.interval_s)
+        self.last_token_clock_s = event.clock_s
+
+    def compare(self, reference: RequestState) -> None:
+        """Goes on comparing where it stopped."""
+        for index in range(len(self.differs), min(len(self.tokens), len(reference.tokens))):
+            differs = self.tokens[index] != reference.tokens[index]
+            self.differs.append(differs)
+            if differs and self.first_difference is None:
+                self.first_difference = index
+
+
+@dataclass
+class CacheState:
+    """Where each position's KV entry is: `cells` uint8 [layers, tokens] (`events.pack_cell`), `mass` uint8
+    [layers, bins] on the event's log scale."""
+
+    cells: np.ndarray[Any, np.dtype[np.uint8]]
+    mass: np.ndarray[Any, np.dtype[np.uint8]]
+    fetched_tokens: float
+    evicted_tokens: float
+    version: int
+
+    @property
+    def tokens(self) -> int:
+        return int(self.cells.shape[1])
+
+
+@dataclass
+class EngineState:
+    """One engine's column."""
+
+    id: str
+    label: str
+    knobs: dict[str, str | float | int | bool | None] = field(default_factory=dict)
+    clock_s: float = 0.0
+    started_clock_s: float = 0.0  # when the current conversation began
+    requests: dict[int, RequestState] = field(default_factory=dict)
+    conversation: list[int] = field(default_factory=list)
+    memory: events.Memory | None = None
+    memory_history: History = field(default_factory=History)  # (cache bytes on device, bytes on host)
+    transfer: events.Transfer | None = None
+    transfer_history: History = field(default_factory=History)  # (bytes so far, both directions)
+    cache: CacheState | None = None
+    decision: events.Decision | None = None
+
+    @property
+    def current(self) -> RequestState | None:
+        return self.requests[self.conversation[-1]] if self.conversation else None
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """What the cache holds on the device, its helpers (partial keys, staging) included."""
+        return None if self.memory is None else cache_bytes(self.memory.device_bytes)
+
+    @property
+    def host_bytes(self) -> int | None:
+        return None if self.memory is None else sum(self.memory.host_bytes.values())
+
+
+@dataclass
+class PromptState:
+    request: int
+    title: str
+    text: str
+    offsets: list[int]
+    prompt_tokens: int
+    first_position: int
+    follow_up: bool
+
+
+@dataclass
+class RunState:
+    """All that the screen shows."""
+
+    run: str = ""
+    loading: events.Loading | None = None
+    stages: list[str] = field(default_factory=list)
+    started: events.RunStarted | None = None
+    status: str = "loading"
+    prompts: list[PromptState] = field(default_factory=list)
+    prompts_total: int = 0
+    engines: dict[str, EngineState] = field(default_factory=dict)
+    sample: events.Sample | None = None
+    notices: list[events.Notice] = field(default_factory=list)
+    wall_s: float = 0.0
+
+    @property
+    def clock_s(self) -> float:
+        """The race's time: the furthest of the fair clocks."""
+        return max((engine.clock_s for engine in self.engines.values()), default=0.0)
+
+    @property
+    def busy(self) -> bool:
+        return any(r.outcome is None for engine in self.engines.values() for r in engine.requests.values())
+
+    @property
+    def prompt(self) -> PromptState | None:
+        """The prompt that is furthest along in any engine."""
+        current = [engine.conversation[-1] for engine in self.engines.values() if engine.conversation]
+        latest = max(current, default=None)
+        return next((p for p in self.prompts if p.request == latest), None)
+
+    def engine_for(self, event: events.Event) -> EngineState:
+        if event.engine not in self.engines:
+            label = events.ENGINE_LABELS.get(event.engine, event.engine)
+            self.engines[event.engine] = EngineState(event.engine, label)
+        return self.engines[event.engine]
+
+    def apply_all(self, batch: Iterable[events.Event]) -> None:
+        for event in batch:
+            self.apply(event)
+
+    def apply(self, event: events.Event) -> None:
+        """Takes one event in. Raises ValueError when a cache picture does not fit the one before."""
+        if event.run and event.run != self.run:
+            self.run = event.run
+            self._forget()
+        self.wall_s = max(self.wall_s, event.wall_s)
+        if event.engine:
+            engine = self.engine_for(event)
+            engine.clock_s = max(engine.clock_s, event.clock_s)
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
+
+    def _forget(self) -> None:
+        self.prompts.clear()
+        self.prompts_total = 0
+        for engine in self.engines.values():
+            self.engines[engine.id] = EngineState(engine.id, engine.label, engine.knobs)
+
+    def _request(self, engine: EngineState, request: int) -> RequestState:
+        """The request, made the engine's current one."""
+        state = engine.requests.get(request)
+        if state is None:
+            state = engine.requests[request] = RequestState(request, submitted_clock_s=engine.clock_s)
+        if request not in engine.conversation:
+            if not state.follow_up:
+                engine.conversation.clear()
+                engine.started_clock_s = state.submitted_clock_s
+                engine.memory_history.clear()
+                engine.transfer_history.clear()
+                engine.cache = None
+            engine.conversation.append(request)
+        return state
+
+    def _on_loading(self, event: events.Loading) -> None:
+        if self.loading is None or self.loading.stage != event.stage:
+            self.stages.append(event.stage)
+        self.loading = event
+
+    def _on_run_started(self, event: events.RunStarted) -> None:
+        """Also said within a run, when knobs or engines change between two prompts: then the prompts stay."""
+        self.started = event
+        self.loading = None
+        self.stages.clear()
+        self.status = "idle" if self.status == "loading" else self.status
+        before, self.engines = self.engines, {}
+        for info in event.engines:
+            engine = before.get(info.id) or EngineState(info.id, info.label)
+            engine.label, engine.knobs = info.label, dict(info.knobs)
+            self.engines[info.id] = engine
+
+    def _on_submitted(self, event: events.Submitted) -> None:
+        if all(p.request != event.request for p in self.prompts):
+            self.prompts.append(
+                PromptState(
+                    event.request,
+                    event.title,
+                    event.text,
+                    event.offsets,
+                    event.prompt_tokens,
+                    event.first_position,
+                    event.follow_up,
+                )
+            )
+        self.prompts_total = max(event.prompts_total, len(self.prompts))
+        for engine in [self.engine_for(event)] if event.engine else list(self.engines.values()):
+            engine.clock_s = max(engine.clock_s, event.clock_s)
+            if event.request in engine.conversation:  # run again
+                engine.conversation.clear()
+            engine.requests[event.request] = RequestState(
+                event.request, event.title, event.follow_up, event.prompt_tokens, engine.clock_s
+            )
+            if engine.current is None or engine.current.outcome is not None:
+                self._request(engine, event.request)
+
+    def _on_prefill(self, event: events.Prefill) -> None:
+        request = self._request(self.engine_for(event), event.request)
+        request.prefill = event
+        request.status = "prefill"
+        request.prompt_tokens = request.prompt_tokens or event.tokens_total
+
+    def _on_token(self, event: events.Token) -> None:
+        engine = self.engine_for(event)
+        request = self._request(engine, event.request)
+        request.status = "decode"
+        if event.index < len(request.tokens):  # preempted and recomputed: the engine says again what it said
+            del request.tokens[event.index :], request.texts[event.index :], request.differs[event.index :]
+            if request.first_difference is not None and request.first_difference >= event.index:
+                request.first_difference = None
+        request.add_token(event)
+        paged = self.engines.get(PAGED)
+        reference = paged.requests.get(event.request) if paged is not None else None
+        if reference is None:
+            return
+        for other in self.engines.values():
+            compared = other.requests.get(event.request)
+            if compared is not None and other is not paged and (other is engine or engine is paged):
+                compared.compare(reference)
+
+    def _on_cache(self, event: events.Cache) -> None:
+        import numpy as np  # loaded with the first picture, not with the first frame
+
+        engine = self.engine_for(event)
+        self._request(engine, event.request)
+        cells = np.frombuffer(events.inflate(event.states), np.uint8)
+        mass = np.frombuffer(events.inflate(event.mass), np.uint8)
+        if cells.size != event.layers * event.tokens or mass.size != event.layers * event.mass_bins:
+            raise ValueError("a cache picture does not match its shape")
+        cells = cells.reshape(event.layers, event.tokens)
+        before = engine.cache
+        if not event.whole:
+            if before is None or before.cells.shape[0] != event.layers:
+                return  # a difference to a picture that we never saw: wait for the next whole one
+            cells = cells.copy()
+            known = min(before.tokens, event.tokens)
+            cells[:, :known] ^= before.cells[:, :known]
+        engine.cache = CacheState(
+            cells,
+            mass.reshape(event.layers, event.mass_bins),
+            event.fetched_tokens,
+            event.evicted_tokens,
+            1 if before is None else before.version + 1,
+        )
+
+    def _on_memory(self, event: events.Memory) -> None:
+        engine = self.engine_for(event)
+        engine.memory = event
+        engine.memory_history.add(event.clock_s, cache_bytes(event.device_bytes), float(sum(event.host_bytes.values())))
+
+    def _on_transfer(self, event: events.Transfer) -> None:
+        engine = self.engine_for(event)
+        engine.transfer = event
+        history = engine.transfer_history
+        total = event.h2d_total_bytes + event.d2h_total_bytes
+        before = total - event.h2d_bytes - event.d2h_bytes
+        start_s = event.clock_s - event.span_s
+        if not history.clock_s or history.clock_s[-1] < start_s:
+            history.add(start_s, float(before))
+        history.add(event.clock_s, float(total))
+
+    def _on_decision(self, event: events.Decision) -> None:
+        self.engine_for(event).decision = event
+
+    def _on_outcome(self, event: events.Outcome) -> None:
+        request = self._request(self.engine_for(event), event.request)
+        request.outcome = event
+        request.status = event.outcome
+
+    def _on_sample(self, event: events.Sample) -> None:
+        self.sample = event
+
+    def _on_status(self, event: events.Status) -> None:
+        if not event.engine:
+            self.status = event.state
+        elif event.request >= 0:
+            engine = self.engine_for(event)
+            request = engine.requests.get(event.request)
+            if request is not None and request.outcome is None:
+                request.status = event.state
+                if event.state in ("prefill", "decode"):
+                    self._request(engine, event.request)
+
+    def _on_notice(self, event: events.Notice) -> None:
+        self.notices.append(event)
+        del self.notices[:-NOTICES_KEPT]
+
+
+_HANDLERS: dict[type[events.Event], Any] = {
+    events.Loading: RunState._on_loading,
+    events.RunStarted: RunState._on_run_started,
+    events.Submitted: RunState._on_submitted,
+    events.Prefill: RunState._on_prefill,
+    events.Token: RunState._on_token,
+    events.Cache: RunState._on_cache,
+    events.Memory: RunState._on_memory,
+    events.Transfer: RunState._on_transfer,
+    events.Decision: RunState._on_decision,
+    events.Outcome: RunState._on_outcome,
+    events.Sample: RunState._on_sample,
+    events.Status: RunState._on_status,
+    events.Notice: RunState._on_notice,
+}
+
+
+def cache_bytes(device_bytes: dict[str, int]) -> int:
+    return sum(size for kind, size in device_bytes.items() if kind not in NOT_CACHE)

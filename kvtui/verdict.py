@@ -1,0 +1,76 @@
+"""Findings from the measured facts of the current prompt: who is fast, who is small, who has forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvtui import figures
+from kvtui.state import PAGED, EngineState, RequestState, RunState
+
+TOKENS_TO_JUDGE = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    what: str
+    engine: str
+    label: str
+    fact: str
+    short: str
+
+
+def findings(state: RunState) -> list[Finding]:
+    """In order of importance. Engines are compared on the request that the prompt strip names, and on no other."""
+    prompt = state.prompt
+    if prompt is None:
+        return []
+    rows = [
+        (engine, engine.requests[prompt.request])
+        for engine in state.engines.values()
+        if prompt.request in engine.requests
+    ]
+    found = [*_fastest(rows), *_smallest(rows)]
+    for engine, request in rows:
+        outcome = request.outcome
+        if outcome is not None and outcome.outcome == "device_oom":
+            found.append(Finding("✖", engine.id, engine.label, "ran out of device memory", "out of memory"))
+        elif request.first_difference is not None:
+            found.append(_differs(engine, request, request.first_difference))
+        elif len(request.differs) >= TOKENS_TO_JUDGE:
+            same = f"{len(request.differs):,} tokens"
+            found.append(Finding("=", engine.id, engine.label, f"same {same} as paged", same))
+    return found
+
+
+def _fastest(rows: list[tuple[EngineState, RequestState]]) -> list[Finding]:
+    speeds = [
+        (1 / request.tpot_s, engine)
+        for engine, request in rows
+        if request.tpot_s and len(request.tokens) >= TOKENS_TO_JUDGE
+    ]
+    if len(speeds) < 2:
+        return []
+    speeds.sort(key=lambda pair: pair[0], reverse=True)
+    (best, engine), (second, _) = speeds[0], speeds[-1]
+    fact = f"{figures.speed(best)} tok/s"
+    return [Finding("fastest", engine.id, engine.label, f"{fact}, {best / second:.1f}× the slowest", fact)]
+
+
+def _smallest(rows: list[tuple[EngineState, RequestState]]) -> list[Finding]:
+    sizes = [(engine.cache_bytes, engine) for engine, request in rows if engine.cache_bytes and request.tokens]
+    if len(sizes) < 2:
+        return []
+    size, engine = min(sizes, key=lambda pair: pair[0])
+    paged = next((size for size, other in sizes if other.id == PAGED), 0)
+    change = f" {figures.change(size, paged)}" if paged and engine.id != PAGED else ""
+    fact = figures.size(size)
+    return [Finding("smallest", engine.id, engine.label, f"{fact} on the device{change}", fact + change)]
+
+
+def _differs(engine: EngineState, request: RequestState, first: int) -> Finding:
+    where = f"from token {first + 1:,} on"
+    gone = ""
+    if engine.cache is not None and engine.cache.tokens and engine.cache.evicted_tokens >= 1:
+        gone = f"{100 * engine.cache.evicted_tokens / engine.cache.tokens:.0f} % of its cache evicted"
+    fact = f"differs {where}" + (f", {gone}" if gone else "")
+    return Finding("≠", engine.id, engine.label, fact, where)
