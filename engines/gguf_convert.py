@@ -217,10 +217,9 @@ def _write_tokenizer(source: GgufFile, folder: Path) -> None:
             (Path(alone) / "model.gguf").symlink_to(source.path.absolute())
             try:
                 tokenizer = PreTrainedTokenizerFast.from_pretrained(alone, gguf_file="model.gguf")
-            except (ValueError, KeyError, TypeError, AttributeError, ImportError, NotImplementedError) as fault:
-                raise ModelUnavailable(
-                    f"the tokenizer in {source.path.name} cannot be read ({str(fault).splitlines()[0]})"
-                ) from fault
+            except Exception as fault:  # tokenizers raises bare Exception for a vocabulary that contradicts itself
+                reason = (str(fault).splitlines() or [type(fault).__name__])[0][:150]
+                raise ModelUnavailable(f"the tokenizer in {source.path.name} cannot be read ({reason})") from fault
         if source.metadata.get("tokenizer.ggml.pre") == "smollm":
             # transformers takes GPT-2's splitting here, but SmolLM2 was trained with every digit on its own.
             tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

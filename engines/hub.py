@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +38,8 @@ def config(repo: str) -> dict[str, Any]:
     """config.json alone."""
     from huggingface_hub import hf_hub_download
 
-    with _hub_faults(repo):
+    with _faults(repo):
+        _sizes_bytes(repo)
         path = hf_hub_download(repo, "config.json", etag_timeout=_TIMEOUT_S)
     return json.loads(Path(path).read_text())
 
@@ -45,7 +47,7 @@ def config(repo: str) -> dict[str, Any]:
 def download(repo: str, progress: Progress) -> Path:
     """Weights (safetensors where there are any), tokenizer and config of `repo`, into the Hugging Face cache, from
     where a download that was cut off goes on."""
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import tqdm
 
     class Silent(tqdm):
@@ -54,18 +56,25 @@ def download(repo: str, progress: Progress) -> Path:
 
     stage = f"downloading {repo}"
     progress(stage, None)
-    with _hub_faults(repo):
-        listed = HfApi().model_info(repo, timeout=_TIMEOUT_S, files_metadata=True).siblings or []
-        sizes = {file.rfilename: file.size or 0 for file in listed}
+    settings: dict[str, Any] = {"tqdm_class": Silent, "etag_timeout": _TIMEOUT_S, "max_workers": 4}
+    with _faults(repo):
+        sizes = _sizes_bytes(repo)
         wanted = _wanted(repo, list(sizes))
-        folder = Path(
-            snapshot_download(repo, allow_patterns=["config.json"], tqdm_class=Silent, etag_timeout=_TIMEOUT_S)
-        )
+        folder = Path(snapshot_download(repo, allow_patterns=["config.json"], **settings))
         blobs, total_bytes = folder.parent.parent / "blobs", sum(sizes[name] for name in wanted)
         store.require_space(blobs, total_bytes - store.size_bytes(blobs), repo)
         with store.watched(blobs, total_bytes, lambda done: progress(stage, done)):
-            snapshot_download(repo, allow_patterns=wanted, tqdm_class=Silent, etag_timeout=_TIMEOUT_S, max_workers=4)
+            snapshot_download(repo, allow_patterns=wanted, **settings)
     return folder
+
+
+def _sizes_bytes(repo: str) -> dict[str, int]:
+    """The files of `repo`. Asked first of all, since without a network it fails at once, where a download would try
+    for half a minute."""
+    from huggingface_hub import HfApi
+
+    listed = HfApi().model_info(repo, timeout=_TIMEOUT_S, files_metadata=True).siblings or []
+    return {file.rfilename: file.size or 0 for file in listed}
 
 
 def _wanted(repo: str, names: list[str]) -> list[str]:
@@ -81,7 +90,7 @@ def _wanted(repo: str, names: list[str]) -> list[str]:
 
 
 @contextmanager
-def _hub_faults(repo: str) -> Iterator[None]:
+def _faults(repo: str) -> Iterator[None]:
     from huggingface_hub import errors
 
     try:
@@ -102,10 +111,9 @@ def _hub_faults(repo: str) -> Iterator[None]:
             raise _unreachable(repo, fault) from fault
         raise ModelUnavailable(f"{repo} has no config.json: it is not a transformers model") from fault
     except errors.HfHubHTTPError as fault:
-        status = getattr(getattr(fault, "response", None), "status_code", "unknown")
-        raise ModelUnavailable(f"the Hugging Face hub refused {repo} (HTTP {status}); try again later") from fault
+        raise _unreachable(repo, fault) from fault
     except OSError as fault:
-        if isinstance(fault, ConnectionError | TimeoutError) or fault.errno is None:
+        if isinstance(fault, ConnectionError | TimeoutError | socket.gaierror) or fault.errno is None:
             raise _unreachable(repo, fault) from fault
         raise store.write_fault(fault, "the Hugging Face cache", "HF_HOME") from fault
     except Exception as fault:  # of httpx, requests or hf_xet, depending on huggingface_hub's version
@@ -113,8 +121,10 @@ def _hub_faults(repo: str) -> Iterator[None]:
 
 
 def _unreachable(repo: str, fault: Exception) -> ModelUnavailable:
-    reason = (str(fault).strip() or type(fault).__name__).splitlines()[0][:120]
+    root = fault.__cause__ or fault  # huggingface_hub wraps the reason in advice of its own
+    status = getattr(getattr(root, "response", None), "status_code", None)
+    reason = f"HTTP {status}" if status else (str(root).strip() or type(root).__name__).splitlines()[0][:120]
     return ModelUnavailable(
-        f"cannot download {repo} from the Hugging Face hub ({reason}): connect to the network, or give a local folder "
-        "with --model, or use --random-weights"
+        f"cannot download {repo} from the Hugging Face hub ({reason}): connect to the network and try again, or give a "
+        "local folder with --model, or use --random-weights"
     )

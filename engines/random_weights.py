@@ -43,25 +43,26 @@ def random_tensors(config: dict[str, Any], device: torch.device, dtype: torch.dt
 
 def cut_tokenizer(folder: Path, vocab: int) -> PreTrainedTokenizerFast | None:
     """The byte-level BPE tokenizer of `folder` with only its first `vocab` tokens and the merges that make them, or
-    None where that is not possible: its special tokens and its bytes must come first."""
-    from tokenizers import Tokenizer
+    None when it would lose a byte by that."""
+    from tokenizers import Tokenizer, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     parts = json.loads((folder / "tokenizer.json").read_text())
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    tokens, model = parts["model"]["vocab"], parts["model"]
-    first_merged = len(tokens) - len(model["merges"])
-    if max(tokens.values()) >= vocab:
-        if first_merged > vocab or any(token["id"] >= vocab for token in parts["added_tokens"]):
-            return None
-        model["vocab"] = {token: number for token, number in tokens.items() if number < vocab}
-        pairs = (merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"])
-        model["merges"] = [pair for pair in pairs if tokens.get("".join(pair), vocab) < vocab]
+    model = parts["model"]
+    cut = {token for token, number in model["vocab"].items() if number >= vocab}
+    if not cut.isdisjoint(pre_tokenizers.ByteLevel.alphabet()):
+        return None
+    kept = model["vocab"] = {token: number for token, number in model["vocab"].items() if number < vocab}
+    pairs = (merge if isinstance(merge, list) else merge.split(" ") for merge in model["merges"])
+    model["merges"] = [pair for pair in pairs if "".join(pair) in kept]
+    parts["added_tokens"] = [token for token in parts["added_tokens"] if token["id"] < vocab]
+    roles = ("bos_token", "eos_token", "pad_token", "unk_token")
     template = folder / "chat_template.jinja"
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(parts)),
         chat_template=template.read_text() if template.exists() else None,
-        **{key: settings[key] for key in ("bos_token", "eos_token", "pad_token", "unk_token") if settings.get(key)},
+        **{role: settings[role] for role in roles if settings.get(role) in kept},
     )
 
 
