@@ -25,7 +25,7 @@ class Attend(Protocol):
 
 @dataclass
 class Layer:
-    """One layer's weights. `qkv` is [(H + 2G)d, hidden]; `up` holds gate and up [2 ffn, hidden] (OPT: fc1 [ffn, hidden])."""
+    """One layer's weights. `qkv` is [(H + 2G)d, hidden]; `up` is gate over up [2 ffn, hidden] (OPT: fc1)."""
 
     norm: Tensor
     qkv: Tensor

@@ -46,15 +46,16 @@ class Result:
 
 
 class Engine:
-    """Submit requests, call `advance` until `has_work` is False; or let `generate` do so. Sequences that have ended
-    stay in the cache until the next new request, so that a follow-up can continue the latest."""
+    """Submit requests, call `advance` until `has_work` is False; or let `generate` do so. The sequence that
+    ended last stays in the cache, until a new request comes or its memory is needed, so that a follow-up can continue
+    it and a person can look at it."""
 
     def __init__(self, id: str, cache: Cache, chunk_tokens: int = CHUNK_TOKENS) -> None:
         self.id, self.label, self.cache = id, events.ENGINE_LABELS[id], cache
         self.model, self.clock, self.link = cache.model, cache.around.clock, cache.around.link
         self.device_pool, self.host_pool = cache.around.device, cache.around.host
-        self.scheduler = Scheduler(cache, self._failed, chunk_tokens)
-        self._ended: list[Sequence] = []
+        self.scheduler = Scheduler(cache, self._failed, self._forget_ended, chunk_tokens)
+        self._ended: Sequence | None = None
         self._work: Generator[list[events.Event], None, None] | None = None
         self._step: Step | None = None
         self._out: list[events.Event] = []
@@ -107,7 +108,7 @@ class Engine:
             raise BadRequest(f"token ids must lie in 0 .. {self.model.shape.vocab - 1}")
         if max_new_tokens < 0:
             raise BadRequest(f"max_new_tokens {max_new_tokens} is negative")
-        earlier = self._ended[-1] if follow_up and self._ended else None
+        earlier = self._ended if follow_up else None
         if follow_up and (earlier is None or self.scheduler.has_work):
             raise BadRequest("a follow-up needs an earlier conversation that has ended")
         before = len(earlier.tokens) if earlier else 0
@@ -125,7 +126,7 @@ class Engine:
         sequence.arrival_s = self.clock_s
         sequence.traffic_before = (self.link.traffic.h2d_bytes, self.link.traffic.d2h_bytes)
         if earlier is not None:
-            self._ended.remove(earlier)
+            self._ended = None
             sequence.tokens = earlier.tokens + tokens
             sequence.prompt_tokens = len(sequence.tokens)
             sequence.computed, sequence.table, sequence.held = earlier.computed, earlier.table, earlier.held
@@ -245,7 +246,7 @@ class Engine:
 
     def view(self, request: int) -> CacheView | None:
         """The picture of a request's cache, or None when it holds nothing (yet, or any more)."""
-        for sequence in [*self.scheduler.running, *reversed(self._ended)]:
+        for sequence in self._sequences():
             if sequence.request == request and sequence.held is not None and sequence.computed:
                 return self.cache.view(sequence)
         return None
@@ -255,7 +256,7 @@ class Engine:
         kinds = self.cache.kv_kinds()
         device, host = self.device_pool, self.host_pool
         slots, filled = 0, 0
-        for sequence in [*self.scheduler.running, *self._ended]:
+        for sequence in self._sequences():
             slots += len(sequence.table) * 16
             filled += getattr(sequence.held, "count", sequence.computed) if sequence.table else 0
         return events.Memory(
@@ -364,7 +365,8 @@ class Engine:
 
     def _end(self, sequence: Sequence) -> None:
         self.scheduler.finish(sequence)
-        self._ended.append(sequence)
+        self._forget_ended()
+        self._ended = sequence
         self._outcome(sequence, "ok", "")
 
     def _outcome(self, sequence: Sequence, outcome: str, detail: str) -> None:
@@ -422,15 +424,21 @@ class Engine:
             self.scheduler.finish(span.sequence)
             self.cache.release(span.sequence)
 
-    def _forget_ended(self) -> None:
-        for sequence in self._ended:
-            self.cache.release(sequence)
-        self._ended.clear()
+    def _forget_ended(self) -> bool:
+        """Frees the conversation that has ended; says whether there was one."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            self.cache.release(ended)
+        return ended is not None
 
     def _latest(self) -> Sequence:
-        if not self._ended:
-            raise BadRequest("the cache holds no conversation yet: call generate first")
-        return self._ended[-1]
+        if self._ended is None:
+            raise BadRequest("the cache holds no conversation: call generate first")
+        return self._ended
+
+    def _sequences(self) -> list[Sequence]:
+        """All that hold memory: the running, and the one that has ended."""
+        return self.scheduler.running + ([self._ended] if self._ended is not None else [])
 
     def _drain(self) -> list[events.Event]:
         out, self._out = self._out, []
@@ -470,7 +478,8 @@ def create_engine(
         raise BadRequest(f"heavy_share {heavy_share:g} is outside [0, 1]")
     if chunk_tokens < 1:
         raise BadRequest(f"chunk_tokens {chunk_tokens} must be positive")
-    choices = {"vllm": ("flash",), "h2o": ("eager",), "infinigen": ("flash", "eager")}[id]
+    # The paged engine has nothing to choose: a setting meant for the others is no fault of its.
+    choices = {"h2o": ("eager",), "infinigen": ("flash", "eager")}.get(id, ("flash", "eager"))
     if prefill is not None and prefill not in choices:
         raise BadRequest(f"engine {id} has no {prefill!r} prefill: choose {' or '.join(choices)}")
     clock = Clock(model.device)

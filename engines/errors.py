@@ -37,7 +37,9 @@ class HostOutOfMemory(OutOfMemory):
 
 
 def mib(size_bytes: int) -> str:
-    """Bytes as people read them in memory messages, in MiB (or GiB from 10 GiB up)."""
+    """Bytes as people read them in memory messages, in MiB (GiB from 10 GiB up, KiB below one MiB)."""
     if size_bytes >= 10 << 30:
         return f"{size_bytes / (1 << 30):,.1f} GiB"
+    if size_bytes < 1 << 20:
+        return f"{size_bytes / (1 << 10):,.0f} KiB"
     return f"{size_bytes / (1 << 20):,.0f} MiB"

@@ -72,7 +72,7 @@ class RunStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True):
     """A request enters an engine (all engines if `engine` is ""). `text` is what the model reads; `offsets[i]` is the
-    end of token i in `text`, in characters. For a follow-up, `first_position` is where its tokens begin in the context."""
+    end of token i in `text`, in characters. A follow-up's tokens begin at `first_position` of the context."""
 
     request: int
     title: str

@@ -23,7 +23,8 @@ class Pool:
     def __init__(self, tier: str, cap_bytes: int | None = None) -> None:
         self.tier, self.cap_bytes = tier, cap_bytes
         self.bytes_by_kind: dict[str, int] = {}
-        self.reset_peaks()
+        self.peak_bytes = 0
+        self.peak_by_kind: dict[str, int] = {}
 
     @property
     def used_bytes(self) -> int:
@@ -44,13 +45,13 @@ class Pool:
         self.bytes_by_kind[kind] -= size_bytes
 
     def tensor(self, kind: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-        """An uninitialised tensor whose bytes are charged; give it back with `drop`."""
+        """A tensor of zeros whose bytes are charged; give it back with `drop`."""
         size = dtype.itemsize
         for extent in shape:
             size *= extent
         self.charge(kind, size)
         pinned = self.tier == "host" and torch.cuda.is_available()
-        return torch.empty(shape, dtype=dtype, device=device, pin_memory=pinned)
+        return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
 
     def drop(self, kind: str, *tensors: torch.Tensor) -> None:
         for tensor in tensors:
@@ -67,7 +68,7 @@ class Pool:
 
     def reset_peaks(self) -> None:
         self.peak_bytes = self.used_bytes
-        self.peak_by_kind: dict[str, int] = dict(self.bytes_by_kind)
+        self.peak_by_kind = dict(self.bytes_by_kind)
 
 
 class BlockPool:
@@ -88,8 +89,10 @@ class BlockPool:
         device: torch.device,
     ) -> None:
         shape = (layers, blocks, kv_heads, BLOCK_TOKENS, head_dim)
-        self.keys = torch.empty(shape, dtype=dtype, device=device)
-        self.values = torch.empty(shape, dtype=dtype, device=device)
+        # Zeros, as slots beyond a length are multiplied by a probability of 0, and garbage may be NaN. Untouched pages
+        # cost nothing on a CPU.
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.pool = pool
         self.blocks = blocks
         self.block_bytes = 2 * layers * kv_heads * BLOCK_TOKENS * head_dim * dtype.itemsize

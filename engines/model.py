@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from engines import checkpoint
+import engines.checkpoint as checkpoint
 from engines.decoder import Decoder
 from engines.errors import BadRequest
 from engines.shape import Shape, read_shape

@@ -19,16 +19,18 @@ MAX_RUNNING = 64
 
 
 class Scheduler:
-    """`failed` is called with a sequence that can never fit, and the reason."""
+    """`failed` is called with a sequence that can never fit, and the reason; `reclaim` frees what only waits for a
+    follow-up, and says whether there was any."""
 
     def __init__(
         self,
         cache: Cache,
         failed: Callable[[Sequence, OutOfMemory], None],
+        reclaim: Callable[[], bool],
         chunk_tokens: int = CHUNK_TOKENS,
         max_running: int = MAX_RUNNING,
     ) -> None:
-        self.cache, self.failed = cache, failed
+        self.cache, self.failed, self.reclaim = cache, failed, reclaim
         self.chunk_tokens, self.max_running = chunk_tokens, max_running
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
@@ -54,10 +56,7 @@ class Scheduler:
 
     def next_step(self, observe: bool = False) -> Step | None:
         """The next step's work, with room reserved for it; None when there is none."""
-        if self.cache.one_shot:
-            work = self._one_prompt() or self._chosen()
-        else:
-            work = self._chosen()
+        work = (self.cache.one_shot and self._one_prompt()) or self._chosen()
         return Step(work, observe=observe) if work else None
 
     def _one_prompt(self) -> list[tuple[Sequence, list[int]]]:
@@ -105,8 +104,9 @@ class Scheduler:
                 self.cache.reserve(sequence, count)
                 return True
             except OutOfMemory as fault:
-                alone = len(self.running) == 1
-                if alone:
+                if self.reclaim():
+                    continue
+                if len(self.running) == 1:
                     self.finish(sequence)
                     self.cache.release(sequence)
                     self.failed(sequence, fault)

@@ -57,7 +57,7 @@ class _Recorder:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         groups = self.shape.kv_heads
         stacked = q.float().view(len(q), groups, -1, self.shape.head_dim).transpose(0, 1).flatten(1, 2)
-        # The right singular vectors are the eigenvectors of the d x d Gram matrix, which is small however long the text.
+        # The right singular vectors are the eigenvectors of the d x d Gram matrix, small however long the text.
         self.rotations.append(torch.linalg.eigh(stacked.mT @ stacked).eigenvectors.flip(-1))
         out, _ = kernels.flash_attention(q, k.transpose(0, 1), v.transpose(0, 1), self.shape.scale)
         return out.reshape(len(q), -1)
