@@ -200,14 +200,14 @@ def _resolve_hub(name: str, repo: str, random_weights: bool, report: Progress) -
         elif folder is not None and (folder / "config.json").exists():
             config = _read_json(folder / "config.json")
         else:
-            config = hub.config(repo)
+            config = _read_json(hub.config(repo))
         return Checkpoint(name, None, _checked(config, repo), True, folder)
     if folder is None or not _weight_files(folder):
         if name in ALIASES:
             config = written_config(name)
         else:
             report(f"looking up {repo}", None)
-            config = hub.config(repo)
+            config = _read_json(hub.config(repo))
         _checked(config, repo)  # before gigabytes are fetched for nothing
         folder = hub.download(repo, report)
     return _folder(name, folder, folder)
@@ -237,7 +237,7 @@ def _checked(config: dict[str, Any], origin: str | Path) -> dict[str, Any]:
     try:
         read_shape(config)
         return normalised(config)
-    except (KeyError, TypeError) as fault:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as fault:
         raise ModelUnavailable(f"the config.json of {origin} lacks or garbles {fault}; download it again") from fault
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -34,14 +33,13 @@ def snapshot(repo: str, revision: str = "main") -> Path | None:
     return snapshot if snapshot.is_dir() else None
 
 
-def config(repo: str) -> dict[str, Any]:
-    """config.json alone."""
+def config(repo: str) -> Path:
+    """The config.json of `repo`, alone, in the Hugging Face cache."""
     from huggingface_hub import hf_hub_download
 
     with _faults(repo):
         _sizes_bytes(repo)
-        path = hf_hub_download(repo, "config.json", etag_timeout=_TIMEOUT_S)
-    return json.loads(Path(path).read_text())
+        return Path(hf_hub_download(repo, "config.json", etag_timeout=_TIMEOUT_S))
 
 
 def download(repo: str, progress: Progress) -> Path:

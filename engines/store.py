@@ -54,8 +54,9 @@ def require_space(folder: Path, needed_bytes: int, purpose: str) -> None:
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if free < needed_bytes:
+        shown = root() if folder.is_relative_to(root()) else folder
         raise ModelUnavailable(
-            f"disk full: {purpose} needs {mib(needed_bytes)} in {folder}, where {mib(free)} are free; "
+            f"disk full: {purpose} needs {mib(needed_bytes)} in {shown}, where {mib(free)} are free; "
             "make room, or set KVTUI_CACHE to a folder on another disk"
         )
 

