@@ -4,17 +4,21 @@
 build goes on and the engines fall back to torch.
 """
 
+import platform
 import sys
 
 from setuptools import Extension, setup
 
+# Not -march=native: a wheel may travel. The loader checks that the processor has these.
+vectors = ["-mavx2", "-mfma"] if platform.machine() in ("x86_64", "AMD64") else []
 openmp = [] if sys.platform == "darwin" else ["-fopenmp"]
 # Linked without libgomp on purpose: the symbols come from the OpenMP runtime that torch has already loaded, so that
 # one pool of threads serves both.
 native = Extension(
     "engines._native",
     sources=["engines/native.c"],
-    extra_compile_args=["-O3", "-march=native", "-ffast-math", "-std=c11", *openmp],
+    extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", *vectors, *openmp],
+    libraries=["m"],
     optional=True,
 )
 setup(ext_modules=[native])

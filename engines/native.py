@@ -1,0 +1,268 @@
+"""The C kernels of `native.c`, loaded through ctypes, with tensors for pointers.
+
+`library` is None when there is nothing to load: no compiler when the package was installed, another processor, no
+OpenMP runtime that fits, or KVTUI_NATIVE=0 in the environment. The functions here check nothing; `engines.kernels`
+decides when they apply: CPU tensors, float32 activations and norm weights, last dimensions contiguous and multiples of
+16, weights bfloat16 and contiguous. None of them may be called from two threads at once, as they share a scratch area.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from ctypes import c_float, c_int, c_int64, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_P, _N, _F, _I = c_void_p, c_int64, c_float, c_int
+_SIGNATURES = {
+    "linear": [_P, _N, _P, _F, _P, _P, _P, _N, _N, _N, _N, _I, _P, _I],
+    "gated_mlp": [_P, _N, _P, _F, _P, _P, _N, _N, _N, _P, _I],
+    "silu_mul": [_P, _P, _N, _N, _I],
+    "rms_norm": [_P, _N, _N, _P, _F, _P, _N, _N, _N, _I],
+    "rope": [_P, _N, _N, _P, _P, _N, _N, _N, _I],
+    "store_kv": [_P, _N, _P, _N, _P, *[_N] * 3, _P, *[_N] * 3, _I, _P, _N, _N, _P, _N, _N, *[_N] * 3],
+    "decode_attention": [_P, _N, _P, *[_N] * 3, _P, *[_N] * 3, _I, _P, _N, _P, _F, _P, *[_N] * 3, _P, *[_N] * 5, _P, _I],
+    "causal_softmax": [_P, _N, _N, _N, _N, _F, _P, _P, _P, _I],
+}
+
+
+def _load() -> ctypes.CDLL | None:
+    if os.environ.get("KVTUI_NATIVE") == "0":
+        return None
+    if platform.machine() in ("x86_64", "AMD64") and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX"):
+        return None
+    for path in sorted(Path(__file__).parent.glob("_native*.so")):
+        try:
+            loaded = _open(path)
+            for name, arguments in _SIGNATURES.items():
+                function = getattr(loaded, "kvtui_" + name)
+                function.argtypes, function.restype = arguments, None
+            return loaded
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    """The library takes its OpenMP symbols from the runtime that torch has loaded, so that both share one pool of
+    threads. Where torch did not make them global, its own copy of that runtime is asked to."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:
+        for runtime in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*")):
+            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
+        return ctypes.CDLL(str(path))
+
+
+library = _load()
+
+_scratch = torch.empty(1 << 16)
+
+
+def _scratch_pointer(count: int) -> int:
+    """Address of at least `count` float32 values."""
+    global _scratch
+    if _scratch.numel() < count:
+        _scratch = torch.empty(2 * count)
+    return _scratch.data_ptr()
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def linear(
+    x: Tensor, norm: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, out: Tensor, add: bool
+) -> Tensor:
+    """out [T, m] = (or += if `add`) rms_norm(x [T, n]) · weight [m, n]ᵀ + bias; without `norm`, x as it is."""
+    rows, width = x.shape
+    threads = torch.get_num_threads()
+    assert library is not None
+    library.kvtui_linear(
+        x.data_ptr(),
+        x.stride(0),
+        _pointer(norm),
+        eps,
+        weight.data_ptr(),
+        _pointer(bias),
+        out.data_ptr(),
+        out.stride(0),
+        rows,
+        width,
+        weight.shape[0],
+        add,
+        _scratch_pointer(threads * rows * width),
+        threads,
+    )
+    return out
+
+
+def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor) -> Tensor:
+    rows, width = residual.shape
+    ffn = down.shape[1]
+    threads = torch.get_num_threads()
+    assert library is not None
+    library.kvtui_gated_mlp(
+        residual.data_ptr(),
+        residual.stride(0),
+        norm.data_ptr(),
+        eps,
+        gate_up.data_ptr(),
+        down.data_ptr(),
+        rows,
+        width,
+        ffn,
+        _scratch_pointer(rows * (3 * ffn + threads * width)),
+        threads,
+    )
+    return residual
+
+
+def silu_mul(gate_up: Tensor, out: Tensor) -> Tensor:
+    """out [T, ffn] = silu(gate) * up, of gate_up [T, 2 * ffn], both contiguous."""
+    assert library is not None
+    library.kvtui_silu_mul(gate_up.data_ptr(), out.data_ptr(), *out.shape, torch.get_num_threads())
+    return out
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [A, B, n], or [A, n] -> the same shape, contiguous."""
+    inner = x.shape[1] if x.dim() == 3 else 1
+    out = torch.empty(x.shape)
+    assert library is not None
+    library.kvtui_rms_norm(
+        x.data_ptr(),
+        x.stride(0),
+        x.stride(1) if x.dim() == 3 else 0,
+        weight.data_ptr(),
+        eps,
+        out.data_ptr(),
+        x.shape[0],
+        inner,
+        x.shape[-1],
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    rows, heads, dim = x.shape
+    row_stride, head_stride, _ = x.stride()
+    assert library is not None
+    library.kvtui_rope(
+        x.data_ptr(),
+        row_stride,
+        head_stride,
+        cos.data_ptr(),
+        sin.data_ptr(),
+        rows,
+        heads,
+        dim,
+        torch.get_num_threads(),
+    )
+    return x
+
+
+def store_kv(keys: Tensor, values: Tensor, block: Tensor, offset: Tensor, k: Tensor, v: Tensor) -> None:
+    """`block` and `offset` are int64 [T] or [T, G]; k and v [T, G, d], contiguous within a row."""
+    k0, k1, k2, _ = keys.stride()
+    v0, v1, v2, _ = values.stride()
+    by_head = block.dim() == 2
+    assert library is not None
+    library.kvtui_store_kv(
+        k.data_ptr(),
+        k.stride(0),
+        v.data_ptr(),
+        v.stride(0),
+        keys.data_ptr(),
+        k0,
+        k1,
+        k2,
+        values.data_ptr(),
+        v0,
+        v1,
+        v2,
+        keys.dtype == torch.bfloat16,
+        block.data_ptr(),
+        block.stride(0),
+        block.stride(1) if by_head else 0,
+        offset.data_ptr(),
+        offset.stride(0),
+        offset.stride(1) if by_head else 0,
+        *k.shape,
+    )
+
+
+def decode_attention(
+    q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, lengths: Tensor, scale: float, mass: Tensor | None
+) -> Tensor:
+    """As `kernels.decode_attention`; tables and lengths int32, lengths contiguous."""
+    batch, heads, dim = q.shape
+    _, groups, slots, _ = keys.shape
+    k0, k1, k2, _ = keys.stride()
+    v0, v1, v2, _ = values.stride()
+    threads = torch.get_num_threads()
+    out = torch.empty(q.shape)
+    # Each thread's queries, the partial results (see native.c) and, for `mass`, every score.
+    scratch = threads * heads * dim + (batch + threads) * heads * (dim + 2)
+    span = 0
+    if mass is not None:
+        span = mass.shape[2]
+        scratch += batch * heads * span
+    assert library is not None
+    library.kvtui_decode_attention(
+        q.data_ptr(),
+        q.stride(0),
+        keys.data_ptr(),
+        k0,
+        k1,
+        k2,
+        values.data_ptr(),
+        v0,
+        v1,
+        v2,
+        keys.dtype == torch.bfloat16,
+        tables.data_ptr(),
+        tables.stride(0),
+        lengths.data_ptr(),
+        scale,
+        _pointer(mass),
+        mass.stride(0) if mass is not None else 0,
+        mass.stride(1) if mass is not None else 0,
+        span,
+        out.data_ptr(),
+        batch,
+        heads,
+        groups,
+        slots,
+        dim,
+        _scratch_pointer(scratch),
+        threads,
+    )
+    return out
+
+
+def causal_softmax(
+    scores: Tensor, first: int, scale: float, lse: Tensor | None = None, mass: Tensor | None = None
+) -> None:
+    """In place on scores [T, n] (rows may lie apart): row r becomes softmax(scale * its first `first` + r + 1 columns),
+    zero beyond. lse [T] receives log-sum-exps, mass [n] is increased by the sum over rows; both contiguous."""
+    rows, width = scores.shape
+    threads = torch.get_num_threads()
+    assert library is not None
+    library.kvtui_causal_softmax(
+        scores.data_ptr(),
+        scores.stride(0),
+        rows,
+        first,
+        width,
+        scale,
+        _pointer(lse),
+        _pointer(mass),
+        _scratch_pointer(threads * width),
+        threads,
+    )
