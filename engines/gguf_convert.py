@@ -207,8 +207,9 @@ def as_os_error(fault: Exception) -> OSError:
 
 
 def _write_tokenizer(source: GgufFile, folder: Path) -> None:
-    from tokenizers import pre_tokenizers
+    from tokenizers import decoders, pre_tokenizers
 
+    meta = source.metadata
     with quiet():
         from transformers import PreTrainedTokenizerFast
 
@@ -216,18 +217,28 @@ def _write_tokenizer(source: GgufFile, folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as alone:
             (Path(alone) / "model.gguf").symlink_to(source.path.absolute())
             try:
-                tokenizer = PreTrainedTokenizerFast.from_pretrained(alone, gguf_file="model.gguf")
+                backend = PreTrainedTokenizerFast.from_pretrained(alone, gguf_file="model.gguf").backend_tokenizer
             except Exception as fault:  # tokenizers raises bare Exception for a vocabulary that contradicts itself
                 reason = (str(fault).splitlines() or [type(fault).__name__])[0][:150]
                 raise ModelUnavailable(f"the tokenizer in {source.path.name} cannot be read ({reason})") from fault
-        if source.metadata.get("tokenizer.ggml.pre") == "smollm":
+        kind = meta.get("tokenizer.ggml.model")
+        if kind == "gpt2":
+            backend.decoder = decoders.ByteLevel()
+        if meta.get("tokenizer.ggml.pre") == "smollm":
             # transformers takes GPT-2's splitting here, but SmolLM2 was trained with every digit on its own.
-            tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-                [
-                    pre_tokenizers.Digits(individual_digits=True),
-                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-                ]
-            )
+            digits = pre_tokenizers.Digits(individual_digits=True)
+            words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+            backend.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
+        # The roles are set from the file, since transformers' versions differ in what they make of them.
+        roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+        ids = {role: meta.get(f"tokenizer.ggml.{key}_token_id") for role, key in roles.items()}
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            chat_template=meta.get("tokenizer.chat_template"),
+            add_bos_token=bool(meta.get("tokenizer.ggml.add_bos_token", kind == "llama")),
+            clean_up_tokenization_spaces=False,
+            **{role: backend.id_to_token(token) if token is not None else None for role, token in ids.items()},
+        )
         tokenizer.save_pretrained(folder)
 
 

@@ -70,6 +70,11 @@ def test_tokenizer_and_template_come_along(tmp_path):
     assert tokenizer.convert_ids_to_tokens([spaces, digit]) == ["ĠĠ", "7"]
 
 
+def test_a_file_that_begins_texts_with_bos_keeps_doing_so(tmp_path):
+    folder = converted(tmp_path, tiny_model("llama"), extra={"tokenizer.ggml.add_bos_token": 1})
+    assert AutoTokenizer.from_pretrained(folder).encode("a")[0] == 1
+
+
 def test_llama_3_scaling_is_recovered_from_its_divisors(tmp_path):
     divisors = torch.tensor([1.0, 1.5, 4.0, 8.0, 8.0, 8.0, 8.0, 8.0])
     write_gguf(tmp_path / "tiny.gguf", tiny_model("llama"), tensors={"rope_freqs.weight": divisors})
