@@ -127,11 +127,13 @@ class Lane:
         self._context_tokens += len(token_ids)
         self._prompt_end = self._context_tokens
 
-    def advance(self) -> bool:
+    def advance(self, *, watched: bool = False) -> bool:
         """One slice of the engine's work; True if anything came of it. Whatever goes wrong in it ends this lane's
-        request and nothing else."""
+        request and nothing else. Observing is not free, so decode steps are observed where a picture follows:
+        ten times a second, and always when `watched` step by step."""
+        due = self._wall() - self._shown_at >= _PICTURE_INTERVAL_S
         try:
-            events = self.engine.advance(observe=self._observe)
+            events = self.engine.advance(observe=self._observe and (watched or due or self._state != "decode"))
             if not events and not self.engine.has_work:
                 raise RuntimeError("the engine stopped without saying how the request ended")
         except Exception as fault:
@@ -139,7 +141,7 @@ class Lane:
             return True
         for event in events:
             self._take(event)
-        if self.running and self._wall() - self._shown_at >= _PICTURE_INTERVAL_S:
+        if self.running and due:
             self.show()
         return bool(events)
 

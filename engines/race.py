@@ -163,7 +163,7 @@ class Race:
         if self._next < len(self._stream) and not any(lane.running for lane in self._lanes):
             self._start_round()
         for lane in self._lanes:
-            while lane.running and not lane.advance():
+            while lane.running and not lane.advance(watched=True):
                 pass
         self._show()
 

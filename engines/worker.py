@@ -23,12 +23,18 @@ from engines.errors import KvtuiError
 _NICENESS = 5  # the screen shares these cores, and a person notices its delays first
 _SAMPLE_INTERVAL_S = 1.0
 _GRACE_S = 2.0
+# Turns that an OpenMP thread spins at a barrier before it sleeps. With libgomp's default of milliseconds, a thread that
+# the screen's process has pushed aside makes the others burn the very core it waits for: measured ten times slower on
+# two busy cores. A thousand turns are some fifty microseconds, longer than the gap between two kernels.
+_SPIN_TURNS = "1000"
 
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole foreground group; the face decides
     commands_in, events_out = sys.stdin.buffer, _claim_stdout()
     os.nice(_NICENESS)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_TURNS)  # before torch loads its OpenMP
     worker = Worker(events_out)
     try:
         head = frames.read_frame(commands_in)
