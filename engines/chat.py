@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,11 +18,13 @@ _TITLE_CHARS = 48
 
 @dataclass(frozen=True)
 class Rendered:
-    """What the model reads. `offsets[i]` is the end of token i in `text`, in characters."""
+    """What the model reads. `offsets[i]` is the end of token i in `text`, in characters; `cut_tokens` is how much
+    shorter it is than what was asked for."""
 
     text: str
     token_ids: list[int]
     offsets: list[int]
+    cut_tokens: int = 0
 
 
 class Chat:
@@ -87,7 +89,7 @@ class Chat:
     def _truncated(self, messages: list[dict[str, str]], rendered: Rendered, limit: int) -> Rendered:
         index = max(range(len(messages)), key=lambda i: len(messages[i]["content"]))
         content = messages[index]["content"]
-        keep_chars = len(content)
+        keep_chars, asked_tokens = len(content), len(rendered.token_ids)
         while len(rendered.token_ids) > limit:
             # Tokens are not equally long, so a proportional cut is repeated until it suffices; it always shrinks.
             shrunk = keep_chars * limit // len(rendered.token_ids) - 2 * len(_CUT_MARK)
@@ -98,7 +100,7 @@ class Chat:
             cut = content[: keep_chars - half] + _CUT_MARK + content[len(content) - half :]
             messages = [{**m, "content": cut} if i == index else m for i, m in enumerate(messages)]
             rendered = self._tokenize_conversation(messages)
-        return rendered
+        return replace(rendered, cut_tokens=asked_tokens - len(rendered.token_ids))
 
 
 def title_of(prompt: Prompt) -> str:

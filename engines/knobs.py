@@ -6,6 +6,9 @@ from engines.commands import WorkerConfig
 from engines.errors import BadRequest
 from engines.events import ENGINE_LABELS
 
+# How each engine can compute a prompt's attention; the first is its default.
+PREFILLS = {"vllm": ("flash",), "h2o": ("eager",), "infinigen": ("flash", "eager")}
+
 
 def check_knobs(config: WorkerConfig) -> None:
     """Raises BadRequest for the first knob that no engine can serve."""
@@ -20,6 +23,8 @@ def check_knobs(config: WorkerConfig) -> None:
         raise BadRequest(f"the budget is a share above 0 and at most 1, not {config.budget:g}")
     if config.alpha is not None and not config.alpha > 0:
         raise BadRequest(f"alpha is above 0, not {config.alpha:g}")
+    if config.prefill is not None and not any(config.prefill in PREFILLS[engine_id] for engine_id in config.engines):
+        raise BadRequest(f"none of {', '.join(config.engines)} has a prefill called {config.prefill!r}")
     if config.max_new_tokens < 1:
         raise BadRequest(f"the number of new tokens is 1 or more, not {config.max_new_tokens}")
     if not 0 <= config.temperature < float("inf"):

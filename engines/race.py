@@ -35,7 +35,7 @@ from engines.commands import (
 )
 from engines.errors import BadRequest, KvtuiError, OutOfMemory
 from engines.events import ENGINE_LABELS, EngineInfo, Event, LinkInfo, Notice, RunStarted, Status, Submitted
-from engines.knobs import check_knobs
+from engines.knobs import PREFILLS, check_knobs
 from engines.lane import Lane, Turn
 
 Build = Callable[..., Any]
@@ -211,6 +211,9 @@ class Race:
                 "ignore_eos": self._config.ignore_eos,
             },
         )
+        if rendered.cut_tokens:
+            text = f"prompt {request + 1} was too long: {rendered.cut_tokens:,} tokens were cut out of its middle"
+            self._emit(Notice(level="warning", text=text))
         if not follow_up:
             self._emit(
                 Submitted(
@@ -244,7 +247,6 @@ class Race:
         options = {
             "budget": config.budget,
             "alpha": config.alpha,
-            "prefill": config.prefill,
             "link": config.link,
             "device_memory_bytes": config.device_memory_bytes,
             "host_memory_bytes": config.host_memory_bytes,
@@ -256,7 +258,8 @@ class Race:
                 continue
             engine, fault = None, None
             try:
-                engine = self._build(engine_id, self._model, **options)
+                prefill = config.prefill if config.prefill in PREFILLS[engine_id] else None
+                engine = self._build(engine_id, self._model, prefill=prefill, **options)
                 self._link = engine.link_info
             except OutOfMemory as full:  # this lane shows it; the others race on
                 fault = full

@@ -50,10 +50,7 @@ def cli(context: click.Context, /, **options: Any) -> int:
 
     Without a command: the live app, or a plain summary where there is no terminal."""
     if context.invoked_subcommand is not None:
-        given = [
-            name for name in options if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-        ]
-        if given:
+        if any(map(_is_given, options)):
             raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
         return 0
     config = _configure(options)
@@ -97,11 +94,16 @@ def _configure(options: dict[str, Any]) -> WorkerConfig:
     device, host = options.pop("device_memory"), options.pop("host_memory")
     config = WorkerConfig(device_memory_bytes=device, host_memory_bytes=host, **options)
     check_knobs(config)
-    return msgspec.structs.replace(config, prompts=_prompts(prompt_file, document, texts))
+    stream = _prompts(prompt_file, document, texts)
+    if not stream:
+        from kvtui.prompts import built_in_prompts
+
+        stream = built_in_prompts(config.max_new_tokens if _is_given("max_new_tokens") else None)
+    return msgspec.structs.replace(config, prompts=stream)
 
 
 def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, ...]) -> list[Prompt]:
-    """The prompt stream: the file's prompts, then each --prompt; else what stdin brings; else the built-in ones."""
+    """The prompt stream: the file's prompts, then each --prompt; else what stdin brings, which may be nothing."""
     from kvtui import prompts
 
     if document is not None and prompt_file is not None:
@@ -118,7 +120,7 @@ def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, 
         stream[:1] = [Prompt(text=f"{text}\n\n{question}", title=title or question)]
     if not stream and not _is_terminal(sys.stdin) and (piped := _read_stdin(_STDIN_WAIT_S)):
         stream = [_from_stdin(piped)]
-    return stream or prompts.built_in_prompts()
+    return stream
 
 
 def _from_stdin(raw: bytes) -> Prompt:
@@ -136,6 +138,11 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
         click.echo(f"kvtui: nothing came on stdin within {wait_s:g} s; going on without it", err=True)
         return b""
     return sys.stdin.buffer.read()
+
+
+def _is_given(option: str) -> bool:
+    """Whether the person gave it, rather than its default."""
+    return click.get_current_context().get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
 
 
 def _is_terminal(stream: Any) -> bool:

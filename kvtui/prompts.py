@@ -6,6 +6,8 @@ import json
 from importlib import resources
 from pathlib import Path
 
+import msgspec
+
 from engines.commands import Prompt
 from engines.errors import BadRequest
 
@@ -72,10 +74,14 @@ def check(prompt: Prompt) -> Prompt:
     return prompt
 
 
-def built_in_prompts() -> list[Prompt]:
-    """The stream that `kvtui` shows when it is given nothing else."""
+def built_in_prompts(max_new_tokens: int | None = None) -> list[Prompt]:
+    """The stream that `kvtui` shows when it is given nothing else; with a limit of its own for each answer, unless
+    `max_new_tokens` is given."""
     text = resources.files("kvtui").joinpath("data/prompts.jsonl").read_text("utf-8")
-    return parse_jsonl(text, "the built-in prompts")
+    prompts = parse_jsonl(text, "the built-in prompts")
+    if max_new_tokens is None:
+        return prompts
+    return [msgspec.structs.replace(prompt, max_new_tokens=max_new_tokens) for prompt in prompts]
 
 
 def _parse_line(line: str) -> Prompt:

@@ -30,10 +30,11 @@ class Course:
     """A race between fake engines, with every event that it sends."""
 
     def __init__(self, *prompts, engines=("vllm", "h2o"), answers=None, steps=None, wall=None, unbuildable=(), **knobs):
-        self.events, self.built, self.budgets = [], {}, []
+        self.events, self.built, self.budgets, self.prefills = [], {}, [], {}
         answers, steps = answers or {}, steps or {}
 
-        def build(engine_id, model, *, budget, **_):
+        def build(engine_id, model, *, budget, prefill, **_):
+            self.prefills[engine_id] = prefill
             if engine_id in unbuildable:
                 raise full_device()
             self.budgets.append((engine_id, budget))
@@ -307,6 +308,7 @@ def test_without_an_observer_no_picture_is_made():
         ({"engines": []}, "no engine"),
         ({"budget": 0.0}, "budget"),
         ({"budget": float("nan")}, "budget"),
+        ({"engines": ["vllm"], "prefill": "eager"}, "prefill"),
         ({"max_new_tokens": 0}, "new tokens"),
         ({"temperature": -0.1}, "temperature"),
         ({"top_p": 0.0}, "top-p"),
@@ -328,3 +330,9 @@ def test_truncation_leaves_room_for_the_answer():
     token_ids, limit, _ = course.built["vllm"].submitted[0]
     assert len(token_ids) <= 412
     assert limit == 100
+    assert "tokens were cut out of its middle" in course.of(Notice)[0].text
+
+
+def test_a_kind_of_prefill_is_for_the_engines_that_have_it():
+    course = Course(Prompt(text="one"), engines=["vllm", "h2o", "infinigen"], prefill="eager")
+    assert course.prefills == {"vllm": None, "h2o": "eager", "infinigen": "eager"}
