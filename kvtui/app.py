@@ -26,6 +26,7 @@ from kvtui.client import WorkerClient
 from kvtui.help_screen import HelpScreen
 from kvtui.literal import one_line
 from kvtui.messages import Asked, EventsArrived, FirstFrame, SourceEnded
+from kvtui.panes.composer import AskInput
 from kvtui.race_screen import RaceScreen
 from kvtui.source import Source, SourceEndedError
 from kvtui.state import RunState
@@ -33,6 +34,7 @@ from kvtui.state import RunState
 FRAME_S = 1 / 15
 BUDGET_STEP = 0.05
 TITLE_CHARACTERS = 60
+TYPED_ACTIONS = {"pause", "step", "rerun", "budget", "engine", "cancel", "restart", "help", "zoom", "heat", "ask"}
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
 
 
@@ -78,12 +80,16 @@ class KvtuiApp(App[None]):
     def get_default_screen(self) -> Screen[Any]:
         return self.race
 
-    def run(self, *arguments: Any, **options: Any) -> None:
+    def run(self, *arguments: Any, **options: Any) -> Any:
         """As `App.run`; whatever ends the app, the worker ends too."""
         try:
-            super().run(*arguments, **options)
+            return super().run(*arguments, **options)
         finally:
             self.source.close()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that are letters and signs are text while the input line has the focus, also for the footer."""
+        return not (isinstance(self.focused, AskInput) and action in TYPED_ACTIONS)
 
     async def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -134,8 +140,9 @@ class KvtuiApp(App[None]):
         except ValueError as fault:
             self.notify(str(fault), severity="warning", markup=False)
         if isinstance(event, events.RunStarted):
-            self.next_budget = None
-            self.chosen = {info.id for info in event.engines}
+            # It may have been on its way when the budget was changed: then the change is still to come.
+            if self.next_budget == self.budget or all("budget" not in info.knobs for info in event.engines):
+                self.next_budget = None
         elif isinstance(event, events.Notice):
             self.notify(one_line(event.text), severity=SEVERITIES.get(event.level, "information"), markup=False)
 
@@ -229,7 +236,7 @@ class KvtuiApp(App[None]):
     async def action_restart(self) -> None:
         if not self.ended:
             return
-        self.ended = False
+        self.ended, self.next_budget, self.chosen = False, None, set(self.config.engines)
         self.state = RunState()
         self.race.banner("")
         await self.race.start_over()

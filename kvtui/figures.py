@@ -68,5 +68,5 @@ def ceiling(value: float) -> float:
 
 def position_ceiling(tokens: int) -> int:
     """The right edge of a scale of token positions: at least 64, with an eighth of headroom at most."""
-    step = max(64, 1 << max(0, tokens.bit_length() - 4))
+    step = max(8, 1 << max(0, tokens.bit_length() - 4))
     return max(64, -(-tokens // step) * step)

@@ -29,13 +29,16 @@ KEYS = (
     ("q  ctrl+q", "quit"),
 )
 NOTES = """
-Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed that \
-it would have on a machine of its own, and the race is fair although they share one.
+Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed \
+that it would have on a machine of its own, and the race is fair although they share one.
 
-"KV memory" is what the cache keeps on the device; "in all" adds the weights and the transients of the prefill. Graphs \
-share one scale: the same bytes are the same height, the same position is the same place.
+"KV memory" is what the cache keeps on the device; "in all" adds the weights and the transients of the prefill. \
+Graphs share one scale: the same bytes are the same height, the same position is the same place.
 
 Tokens that differ from those of the paged engine at the same place are underlined, the first one is inverted.
+
+A cell of the cache picture stands for two rows of layers and many positions: solid where at least half of them are \
+on the device, dots where fewer are, a single dot where they are gone.
 
 What is modelled says so. A "CPU stand-in" is this machine's processor playing the GPU.
 """

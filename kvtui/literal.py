@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_CHAT_MARKS = re.compile(r"<\|[^|<>\s]{1,40}\|>(?:assistant|system|user)?\s*|</?s>|\[/?INST\]")
+
 _VISIBLE = {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
 _VISIBLE |= {0x09: "    ", 0x7F: "␡"}
 _VISIBLE |= {code: f"⟨{code:02X}⟩" for code in range(0x80, 0xA0)}
@@ -21,3 +25,8 @@ def literal(text: str) -> str:
 def one_line(text: str) -> str:
     """As `literal`, with runs of white space (line breaks too) as one space."""
     return literal(" ".join(text.split()))
+
+
+def spoken(text: str) -> str:
+    """A prompt without the chat template's marks, for previews that show how it ends."""
+    return _CHAT_MARKS.sub("\n", text).strip()

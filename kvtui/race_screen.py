@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from textual import events, on
 from typing import ClassVar
 
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -34,8 +34,9 @@ class RaceScreen(Screen[None]):
     """Shows a `RunState`; whoever owns the state calls `show` after each change."""
 
     AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    # Not ClassVar: Textual declares them as variables of instances, too.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-tiny"),
         (14, "-short"),
         (30, "-normal"),
@@ -82,7 +83,8 @@ class RaceScreen(Screen[None]):
     async def show(
         self, state: RunState, *, budget: float, next_budget: float | None, ended: bool, invitation: str
     ) -> None:
-        """Text at once, figures with the next tick. `next_budget` is what has been asked for from the next run on, `invitation` what the input line says."""
+        """Text at once, figures with the next tick. `next_budget` is what was asked for from the next run on,
+        `invitation` what the input line says."""
         self._state = state
         self.composer.invite(invitation)
         self._header.show(state, budget=budget, next_budget=next_budget, ended=ended)
@@ -119,8 +121,7 @@ class RaceScreen(Screen[None]):
             self._label_tabs()
 
     async def _rebuild(self, engines: list[str]) -> None:
-        race = self.query_one("#race", Vertical)
-        await race.remove_children()
+        race = await self._clear()
         tabs = Tabs(*(Tab(self._label(engine), id=f"tab-{engine}") for engine in engines))
         tabs.can_focus = False
         self._columns = [Column(engine, self._number(engine)) for engine in engines]
@@ -132,8 +133,16 @@ class RaceScreen(Screen[None]):
     async def start_over(self) -> None:
         """Back to the splash, for a worker that starts again."""
         self._columns = []
-        await self.query_one("#race", Vertical).remove_children()
+        await self._clear()
         self.query_one(ContentSwitcher).current = "splash"
+
+    async def _clear(self) -> Vertical:
+        """Without columns. Their focus would go to the input line, and keys would become text."""
+        if not isinstance(self.focused, AskInput):
+            self.set_focus(None)
+        race = self.query_one("#race", Vertical)
+        await race.remove_children()
+        return race
 
     def _number(self, engine: str) -> int:
         return self._catalogue.index(engine) + 1 if engine in self._catalogue else len(self._catalogue) + 1
@@ -174,7 +183,7 @@ class RaceScreen(Screen[None]):
         self.toggle_class("-heat")
 
     def action_ask(self) -> None:
-        self.composer.input.focus()
+        self.set_focus(self.composer.input)
 
     async def action_back(self) -> None:
         await self._zoom(False)

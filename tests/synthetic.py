@@ -12,23 +12,19 @@ from engines import events
 
 LAYERS, KV_HEADS, BYTES_PER_TOKEN, WEIGHTS = 30, 3, 23_040, 269_060_000
 MASS_BINS = 128
-ANSWER = (
-    "The code word is lantern, mentioned in the second chapter, where the keeper writes it on the back of a chart before"
-    " the storm. She repeats it once more near the end: “lantern, and only lantern”, and asks the boy to remember it when"
-    " the light goes out. Nothing else in the document refers to it, although the third chapter describes the lamp room"
-    " at length, its brass and its smell of oil, and the keeper’s habit of counting the seconds between the flashes."
-)
-FORGETFUL = (
-    "The code word is not given in the text. The keeper mentions a chart and a storm, and asks the boy to remember"
-    " something when the light goes out, but the document does not say what it is. It describes the lamp room at length,"
-    " its brass and its smell of oil, and the habit of counting the seconds between the flashes, one after another."
-)
+ANSWER = """The code word is lantern, mentioned in the second chapter, where the keeper writes it on the back of a
+chart before the storm. She repeats it once more near the end: “lantern, and only lantern”, and asks the boy to remember
+it when the light goes out. Nothing else in the document refers to it, although the third chapter describes the lamp
+room at length, its brass and its smell of oil, and the keeper’s habit of counting the seconds between the flashes."""
+FORGETFUL = """The code word is not given in the text. The keeper mentions a chart and a storm, and asks the boy to
+remember something when the light goes out, but the document does not say what it is. It describes the lamp room
+length, its brass and its smell of oil, and the habit of counting the seconds between the flashes, one after another."""
 TITLES = ("The lighthouse keeper", "Minutes of the harbour board", "A recipe for marmalade", "The third letter home")
 
 
 def pieces(text: str) -> list[str]:
     """Words as a tokenizer would cut them, the space before each."""
-    return [" " + word if index else word for index, word in enumerate(text.split(" "))]
+    return [" " + word if index else word for index, word in enumerate(text.split())]
 
 
 def started(

@@ -19,7 +19,7 @@ from tests.synthetic import TITLES, Race, started
 
 
 class SyntheticSource:
-    """A `Source` that plays races at the pace of their clocks. `until_s` stops there (as if paused for good)."""
+    """Plays the built-in stream at `speed` times the pace of the engines' clocks, then what is submitted."""
 
     log_path = None
 
@@ -47,9 +47,11 @@ class SyntheticSource:
         self._next_request = len(TITLES)
         self._play = self._script()
         self._waiting: tuple[float, events.AnyEvent] | None = None
+        self._notes: list[events.AnyEvent] = []
         self._now_s, self._wall_s = 0.0, time.monotonic()
 
-    def _script(self) -> Iterator[tuple[float, events.AnyEvent]]:
+    def _script(self) -> Iterator[tuple[float, events.AnyEvent] | None]:
+        """Events and when they are due; None while there is nothing to do."""
         now_s = 0.0
         for stage in ("importing torch", "reading the weights", "calibrating InfiniGen"):
             for part in range(11):
@@ -57,59 +59,50 @@ class SyntheticSource:
                 now_s += self.load_s / 33
         yield now_s, started(self._engines, self._budget)
         offset_s, start_s = now_s, 0.0
-        yield now_s, events.Status(run="synthetic", state="racing")
         while True:
-            if not self._stream:
-                yield -1.0, events.Status(run="synthetic", state="idle")
-                while not self._stream:
-                    yield -1.0, events.Sample()
-                yield -1.0, events.Status(run="synthetic", state="racing")
-            race = self._stream.pop(0)
-            race.start_s, race.budget = start_s, self._budget
-            yield offset_s + start_s, race.submitted()
-            for event in race.merged(self._engines):
-                yield offset_s + event.clock_s, event
-                start_s = max(start_s, event.clock_s)
+            yield now_s, events.Status(run="synthetic", state="racing")
+            while self._stream:
+                race = self._stream.pop(0)
+                race.start_s, race.budget = start_s, self._budget
+                yield offset_s + start_s, race.submitted()
+                for event in race.merged(self._engines):
+                    yield offset_s + event.clock_s, event
+                    start_s = max(start_s, event.clock_s)
+            yield now_s, events.Status(run="synthetic", state="idle")
+            while not self._stream:
+                yield None
+            offset_s = self._now_s - start_s
 
     def receive(self, timeout_s: float) -> list[events.AnyEvent]:
         deadline = time.monotonic() + timeout_s
-        batch: list[events.AnyEvent] = []
         with self._lock:
             while not self._closed:
                 wall_s = time.monotonic()
                 if not self._paused:
                     self._now_s += (wall_s - self._wall_s) * self.speed
                 self._wall_s = wall_s
-                while True:
-                    if self._waiting is None:
-                        self._waiting = next(self._play)
-                    at_s, event = self._waiting
-                    if at_s < 0 and isinstance(event, events.Sample):
-                        self._waiting = None
-                        break
-                    if self._paused and self._steps > 0 and isinstance(event, events.Token):
-                        self._steps -= 1
-                        self._now_s = max(self._now_s, at_s)
-                    if at_s > self._now_s:
-                        break
-                    if at_s < 0:
-                        pass
+                batch, self._notes = self._notes, []
+                while (event := self._due()) is not None:
                     batch.append(event)
-                    self._waiting = None
-                batch, out = [], batch + self._extra()
-                if out:
-                    return out
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    return []
-                self._lock.wait(min(left_s, 0.005))
+                if batch or wall_s >= deadline:
+                    return batch
+                self._lock.wait(0.005)
         raise SourceEndedError("")
 
-    _notes: list[events.AnyEvent] = []
-
-    def _extra(self) -> list[events.AnyEvent]:
-        notes, self._notes = self._notes, []
-        return notes
+    def _due(self) -> events.AnyEvent | None:
+        """The next event if its time has come; a step makes the next token's time come."""
+        if self._waiting is None:
+            self._waiting = next(self._play)
+        if self._waiting is None:
+            return None
+        at_s, event = self._waiting
+        if self._paused and self._steps and isinstance(event, events.Token):
+            self._steps -= 1
+            self._now_s = max(self._now_s, at_s)
+        if at_s > self._now_s:
+            return None
+        self._waiting = None
+        return event
 
     def send(self, command: commands.Command) -> None:
         with self._lock:

@@ -52,8 +52,8 @@ class Column(Vertical, can_focus=True):
         if engine is not None and engine.knobs is not self._knobs:
             self._knobs = engine.knobs
             self.border_title = f" {self.number} {one_line(engine.label)} "
-            knobs = ", ".join(f"{name} {_short(value)}" for name, value in engine.knobs.items() if value is not None)
-            self.border_subtitle = one_line(knobs)
+            knobs = (_knob(name, value) for name, value in engine.knobs.items())
+            self.border_subtitle = one_line(", ".join(knob for knob in knobs if knob))
         for pane in (self._vitals, self._memory, self._heatmap, self._transfer):
             pane.show(state)
         if self._plot is not None:
@@ -76,5 +76,13 @@ class Column(Vertical, can_focus=True):
         self._stream.scroll_back(-lines)
 
 
-def _short(value: str | float | int | bool | None) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _knob(name: str, value: str | float | int | bool | None) -> str:
+    """As few words as the lower border has room for; empty for what is no choice of anybody's."""
+    if value is None or value is False or name in ("arena_tokens", "victim"):
+        return ""
+    if name == "prefill":
+        return f"{value} prefill"
+    short = {"heavy_share": "heavy", "partial_ratio": "partial", "alpha": "α"}.get(name, name.replace("_", " "))
+    if value is True:
+        return short
+    return f"{short} {value:g}" if isinstance(value, float) else f"{short} {value}"

@@ -52,8 +52,8 @@ class Composer(Horizontal):
     DEFAULT_CSS = """
     Composer { height: 1; background: $panel; }
     Composer > #mark { width: 3; color: $foreground; text-style: bold; }
-    Composer > #chip { width: auto; max-width: 50%; display: none; color: $background; background: $foreground; padding: 0 1;
-                       margin-right: 1; }
+    Composer > #chip { width: auto; max-width: 50%; padding: 0 1; margin-right: 1; display: none;
+                       color: $background; background: $foreground; }
     Composer > #chip.-filled { display: block; }
     Composer > AskInput { width: 1fr; background: $panel; }
     """
@@ -81,7 +81,7 @@ class Composer(Horizontal):
             self.input.insert_text_at_cursor(text.strip("\r\n"))
         elif text.strip():
             self._set_document(f"{self._document}\n{text}" if self._document else text)
-        self.input.focus()
+        self.screen.set_focus(self.input)  # at once: the next key may be part of the question
 
     @on(Pasted)
     def _pasted(self, message: Pasted) -> None:

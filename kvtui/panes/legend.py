@@ -10,8 +10,9 @@ from kvtui.panes.lines import Lines, Piece, spread
 
 _MEANINGS = (
     (palette.GLYPHS[KvState.DEVICE], palette.FOREGROUND, "on device"),
+    (palette.THINNED[1], palette.FOREGROUND, "thinned out"),
     (palette.GLYPHS[KvState.HOST], palette.FOREGROUND, "on host"),
-    (palette.GLYPHS[KvState.FETCHED], palette.FETCHED, "fetched this step"),
+    (palette.GLYPHS[KvState.FETCHED], palette.FETCHED, "fetched now"),
     (palette.GLYPHS[KvState.EVICTED], palette.DIM, "evicted"),
     (palette.GLYPHS[KvState.ANCHOR], palette.ANCHOR, "anchor"),
 )
@@ -29,5 +30,5 @@ class Legend(Lines):
         steps = [
             palette.blend(palette.BACKGROUND, palette.FOREGROUND, share) for share in (0.25, 0.4, 0.55, 0.7, 0.85, 1)
         ]
-        right = [("brighter = more attention ", dim), *((("█", palette.style(step))) for step in steps), (" ", dim)]
+        right = [("attention ", dim), *((("█", palette.style(step))) for step in steps), (" ", dim)]
         return [spread(left, right, width)]

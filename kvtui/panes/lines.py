@@ -16,6 +16,7 @@ from textual.widget import Widget
 from kvtui import palette
 
 Piece = tuple[str, Style]
+PLAIN = Style.null()
 BLANK = Strip([])
 
 
@@ -93,12 +94,12 @@ def to_strip(pieces: Iterable[Piece], width: int) -> Strip:
     return Strip(segments, width - left)
 
 
-def spread(left: list[Piece], right: list[Piece], width: int, fill: Piece = (" ", Style.null())) -> list[Piece]:
+def spread(left: list[Piece], right: list[Piece], width: int, fill: Piece = (" ", PLAIN)) -> list[Piece]:
     """`left` and `right` at the ends of a line; what does not fit is cut from the left part."""
     gap = width - pieces_len(left) - pieces_len(right)
     if gap < 1:
         room = max(0, width - pieces_len(right) - 1)
-        return [*to_pieces(to_strip(left, room)), (" ", Style.null()), *right]
+        return [*to_pieces(to_strip(left, room)), (" ", PLAIN), *right]
     return [*left, (fill[0] * gap, fill[1]), *right]
 
 
@@ -113,7 +114,7 @@ def pieces_len(pieces: Iterable[Piece]) -> int:
 
 
 def to_pieces(strip: Strip) -> list[Piece]:
-    return [(segment.text, segment.style or Style.null()) for segment in strip]
+    return [(segment.text, segment.style or PLAIN) for segment in strip]
 
 
 def joined(cells: Iterable[Piece]) -> list[Piece]:

@@ -54,6 +54,8 @@ class MemoryGraph(Lines):
         label = "KV memory" if width >= 34 or not change else "KV"
         if height == 1 and width >= WIDE:
             facts = self._legend()
+        elif height < 4 and host and width >= WIDE // 2:
+            facts += [("  ", dim), self._host(host)]
         lines = [rule([(label, dim)], facts, width)]
         if height >= 4:
             lines.append(self._totals(engine, host, width))
@@ -90,6 +92,9 @@ class MemoryGraph(Lines):
             total += peak
         facts: list[Piece] = []
         if host:
-            shown = palette.blend(palette.BACKGROUND, palette.engine_color(self.engine), 0.75)
-            facts = [(f"▒ host {figures.size(host)}", palette.style(shown, bold=True))]
+            facts = [self._host(host)]
         return spread([(total, dim)], facts, width)
+
+    def _host(self, host: int) -> Piece:
+        shown = palette.blend(palette.BACKGROUND, palette.engine_color(self.engine), 0.75)
+        return f"▒ host {figures.size(host)}", palette.style(shown, bold=True)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from kvtui import palette
-from kvtui.literal import one_line
+from kvtui.literal import one_line, spoken
 from kvtui.panes.lines import Lines, Piece, pieces_len
 from kvtui.state import PromptState, RunState
 
@@ -57,7 +57,7 @@ class Prompts(Lines):
         for mark, title, current in titles:
             short = title if cell_len(title) <= 32 else set_cell_size(title, 31) + "…"
             line.append((f"  {mark} {short}", palette.style(palette.FOREGROUND, bold=True) if current else dim))
-        tail = one_line(prompt.text[-TAIL_CHARACTERS:])
+        tail = one_line(spoken(prompt.text[-TAIL_CHARACTERS:]))
         head = f" {prompt.prompt_tokens:,} tokens  "
         return [line, [(head, dim), *_tail(tail, width - len(head))]]
 

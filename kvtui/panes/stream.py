@@ -11,10 +11,11 @@ from rich.style import Style
 from textual import events
 
 from kvtui import palette
-from kvtui.literal import literal, one_line
+from kvtui.literal import literal, one_line, spoken
 from kvtui.panes.lines import Lines, Piece, joined
 from kvtui.state import EngineState, RequestState, RunState
 
+READING_CHARACTERS = 2000
 _WORDS = re.compile(r"\S+|[^\S\n]+|\n")
 
 
@@ -89,6 +90,14 @@ class Wrapped:
         self._cells = sum(cell_len(run.text) for run in begin)
 
 
+def trimmed(line: list[Run]) -> list[Run]:
+    """Without white space at the end: it would show under the marks of tokens that differ."""
+    end = len(line)
+    while end and line[end - 1].text.isspace():
+        end -= 1
+    return line[:end]
+
+
 class Stream(Lines):
     """The current conversation's answers, each follow-up's question before its answer."""
 
@@ -98,10 +107,15 @@ class Stream(Lines):
         self._state: EngineState | None = None
         self._wrapped = Wrapped(1)
         self._taken: list[tuple[int, int]] = []  # (request, tokens) that are in `_wrapped`, in order
+        self._read, self._reading = -1, ""  # the request that is being read, and how its prompt ends
         self._back = 0  # lines that the view is scrolled back from the end
 
     def show(self, state: RunState) -> None:
         self._state = state.engines.get(self.engine)
+        current = self._state.current if self._state is not None else None
+        if current is not None and current.request != self._read:
+            prompt = next((p for p in state.prompts if p.request == current.request), None)
+            self._read, self._reading = current.request, prompt.text[-READING_CHARACTERS:] if prompt is not None else ""
         self.redraw()
 
     def scroll_back(self, lines: int) -> None:
@@ -129,10 +143,12 @@ class Stream(Lines):
         requests = self._requests()
         self._take(requests, width)
         lines, ending = self._text_lines(), self._ending(width)
+        if not lines and not ending:
+            return self._prompt_lines(width, height)
         first = max(0, len(lines) + len(ending) - height - self._back)
         by_number = {r.request: r for r in requests}
         shown = [
-            joined((run.text, self._style(run, by_number.get(run.request))) for run in line)
+            joined((run.text, self._style(run, by_number.get(run.request))) for run in trimmed(line))
             for line in lines[first : first + height]
         ]
         if requests and requests[-1].status == "decode" and first + height >= len(lines):
@@ -142,6 +158,13 @@ class Stream(Lines):
             else:
                 shown.append([cursor])
         return shown[:height] + ending[: max(0, height - len(shown))]
+
+    def _prompt_lines(self, width: int, height: int) -> list[list[Piece]]:
+        """While there is no answer yet: the end of what the engine is reading."""
+        words = Wrapped(width)
+        words.add("… " + spoken(self._reading) if self._reading else "", -1, self._read)
+        quiet = palette.style(palette.DIM, italic=True)
+        return [[("".join(run.text for run in line), quiet)] for line in words.lines[-height:]]
 
     def _requests(self) -> list[RequestState]:
         state = self._state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from kvtui import figures, palette
@@ -74,7 +75,7 @@ class TransferGraph(Lines):
             begin_s = engine.started_clock_s
             edges = [history.between(min(begin_s + x * step_s, engine.clock_s)) for x in range(width + 1)]
             columns: list[tuple[float, float] | None] = [
-                (max(0.0, after - before) / step_s, 0.0) for before, after in zip(edges, edges[1:], strict=False)
+                (max(0.0, after - before) / step_s, 0.0) for before, after in pairwise(edges)
             ]
             lines += graph.stacked(columns, rows, self._scale, color)
         return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from engines.events import Prefill
 from kvtui import figures, palette
 from kvtui.panes import graph
 from kvtui.panes.lines import Lines, Piece, spread
@@ -115,7 +116,7 @@ def _stage(request: RequestState) -> str:
     prefill = request.prefill
     if prefill is None:
         return f"0 of {request.prompt_tokens:,}"
-    if prefill.tokens_done == prefill.tokens_total and prefill.layers_done < prefill.layers_total:
+    if _by_layers(prefill):
         return f"layer {prefill.layers_done} of {prefill.layers_total}"
     return f"{prefill.tokens_done:,} of {prefill.tokens_total:,}"
 
@@ -124,7 +125,10 @@ def _share(request: RequestState) -> float:
     prefill = request.prefill
     if prefill is None or not prefill.tokens_total:
         return 0.0
-    share = prefill.tokens_done / prefill.tokens_total
-    if prefill.layers_total and prefill.layers_done < prefill.layers_total:
-        share = prefill.layers_done / prefill.layers_total
-    return min(1.0, share)
+    if _by_layers(prefill):
+        return prefill.layers_done / prefill.layers_total
+    return min(1.0, prefill.tokens_done / prefill.tokens_total)
+
+
+def _by_layers(prefill: Prefill) -> bool:
+    return prefill.tokens_done in (0, prefill.tokens_total) and prefill.layers_done < prefill.layers_total
