@@ -54,7 +54,7 @@ def cli(context: click.Context, /, **options: Any) -> int:
             raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
         return 0
     config = _configure(options)
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+    if not all(map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr))):  # Textual draws on stderr
         from kvtui.headless import run_headless
 
         return run_headless(config)
@@ -69,7 +69,10 @@ def cli(context: click.Context, /, **options: Any) -> int:
 @shared_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def run(as_json: bool, **options: Any) -> int:
-    """Run the prompts through the engines without a screen and print what came out."""
+    """Run the prompts through the engines without a screen and print what came out.
+
+    Exit code: 0 when every request ended with a result (running out of device memory is one), 1 when an engine failed
+    or the worker died, 2 when the input or the model is at fault."""
     from kvtui.headless import run_headless
 
     return run_headless(_configure(options), as_json=as_json)

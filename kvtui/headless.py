@@ -162,7 +162,7 @@ def _cells(state: RunState, row: dict[str, Any]) -> tuple[str, ...]:
 def _heading(state: RunState) -> str:
     started = _started(state)
     device = f"{started.device}{' (CPU stand-in)' if started.device_is_stand_in else ''}"
-    link = f"{started.link.profile} ({'measured' if started.link.measured else 'modelled'})"
+    link = f"{started.link.description or started.link.profile} ({'measured' if started.link.measured else 'modelled'})"
     return f"{started.model} · {started.dtype} · device {device} · link {link} · times on each engine's own clock"
 
 

@@ -257,3 +257,17 @@ def test_sizes(text, size):
 def test_what_is_no_size(text):
     with pytest.raises(BadRequest, match="512MiB"):
         Size().convert(text, click.Option(["--device-memory"]), None)
+
+
+@pytest.mark.slow
+def test_on_the_real_model_the_paged_engine_finds_the_fact_again():
+    command = [sys.executable, "-m", "kvtui.cli", "run", "--engines", "vllm", "--max-new-tokens", "24", "--json"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report["model"] == "smollm2-135m"
+    assert not report["link"]["measured"] or report["device"] != "cpu"
+    summary, fact, *_ = report["runs"]
+    assert 800 < summary["prompt_tokens"] < 1200
+    assert len(summary["tokens"]) == 24
+    assert "marigold" in fact["text"]
