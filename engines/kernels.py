@@ -3,8 +3,9 @@
 Storage and arithmetic. On a CPU, weights and KV blocks are stored in bfloat16 while activations are float32: few rows
 (decode) go through the C kernels of `engines.native`, which are bound by memory bandwidth; many rows (prefill) widen
 the weight to a reused float32 buffer and use torch's float32 GEMM, which is several times faster than its bfloat16 one
-on CPUs without bfloat16 units. Everywhere else (CUDA, float32 weights) activations have the weights' dtype and torch
-does the work. Norm weights and biases are expected in the activations' dtype (others are converted on every call).
+unless the processor has bfloat16 units. Everywhere else (CUDA, float32 weights) activations have the weights' dtype
+and torch does the work. Norm weights and biases are best kept in the activations' dtype (others are converted on every
+call).
 
 T is the number of rows (tokens), H the query heads, G the KV heads, d the head dimension; query head h reads KV head
 h // (H / G). None of these functions is safe for calls from several threads at once.
@@ -12,13 +13,29 @@ h // (H / G). None of these functions is safe for calls from several threads at 
 
 from __future__ import annotations
 
+import mmap
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engines import native
+
 FEW_ROWS = 16
 _UPCAST_ELEMENTS = 2 << 20
+_EAGER_ROWS = 512
+_HUGE_PAGE_BYTES = 2 << 20
 
+use_native = native.library is not None
+"""Off where the C library is missing; tests turn it off to try the torch paths."""
+
+
+def _has_bfloat16_units() -> bool:
+    checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(getattr(torch.cpu, check, bool)() for check in checks)
+
+
+bfloat16_units = _has_bfloat16_units()
 _buffers: dict[str, Tensor] = {}
 
 
@@ -33,13 +50,59 @@ def _buffer(name: str, *shape: int) -> Tensor:
     return held[:count].view(shape)
 
 
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """An uninitialised tensor for weights or KV blocks. On Linux CPUs a large one lies on huge pages, which spares the
+    page walks of reads that jump about: worth a quarter of the read bandwidth in virtual machines."""
+    size = dtype.itemsize
+    for extent in shape:
+        size *= extent
+    if torch.device(device).type != "cpu" or size < 2 * _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, size + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a kernel built without them
+        return torch.empty(shape, dtype=dtype)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -whole.data_ptr() % _HUGE_PAGE_BYTES
+    return whole[start : start + size].view(dtype).view(shape)
+
+
 def _widens(x: Tensor, weight: Tensor) -> bool:
-    return weight.dtype == torch.bfloat16 and x.dtype == torch.float32 and weight.device.type == "cpu"
+    return weight.dtype == torch.bfloat16 and x.dtype == torch.float32 and weight.is_cpu
+
+
+def _plain(x: Tensor) -> bool:
+    """Whether the C kernels take x as activations."""
+    return use_native and x.is_cpu and x.dtype == torch.float32 and x.stride(-1) == 1
+
+
+def _stored(pool: Tensor) -> bool:
+    """Whether the C kernels take a layer's keys or values."""
+    return pool.stride(3) == 1 and (pool.dtype == torch.bfloat16 or pool.dtype == torch.float32)
+
+
+def _few(x: Tensor, weight: Tensor) -> bool:
+    """Whether the C kernels take x [T, in] and weight [out, in]."""
+    return (
+        len(x) <= FEW_ROWS
+        and weight.dtype == torch.bfloat16
+        and _plain(x)
+        and weight.shape[1] % 16 == 0
+        and weight.is_contiguous()
+    )
+
+
+def _wide(vector: Tensor) -> Tensor:
+    return vector if vector.dtype == torch.float32 else vector.float()
 
 
 def _widened_matmul(x: Tensor, weight: Tensor, out: Tensor, beta: float) -> Tensor:
     """out = beta·out + x Wᵀ for a bfloat16 CPU weight, a slice of its rows at a time so that the float32 copy stays
     in the last-level cache."""
+    if bfloat16_units:
+        product = F.linear(x.bfloat16(), weight)
+        return out.copy_(product) if beta == 0 else out.add_(product)
     rows = max(1, _UPCAST_ELEMENTS // weight.shape[1])
     for start in range(0, weight.shape[0], rows):
         part = weight[start : start + rows]
@@ -51,6 +114,9 @@ def _widened_matmul(x: Tensor, weight: Tensor, out: Tensor, beta: float) -> Tens
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [T, in] · weight [out, in]ᵀ + bias [out] -> [T, out]."""
+    if _few(x, weight):
+        out = torch.empty(x.shape[0], weight.shape[0])
+        return native.linear(x, None, 0.0, weight, None if bias is None else _wide(bias), out, add=False)
     if _widens(x, weight):
         if bias is None:
             return _widened_matmul(x, weight, x.new_empty(x.shape[0], weight.shape[0]), beta=0)
@@ -60,6 +126,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def add_linear(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """residual [T, out] += x [T, in] · weight [out, in]ᵀ + bias, in place; returns `residual`."""
+    if _few(x, weight) and residual.stride(1) == 1:
+        return native.linear(x, None, 0.0, weight, None if bias is None else _wide(bias), residual, add=True)
     if bias is not None:
         residual += bias
     if _widens(x, weight):
@@ -69,6 +137,8 @@ def add_linear(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x²) + eps) · weight over the last dimension: x [..., h], weight [h]; statistics in float32."""
+    if _plain(x) and x.dim() in (2, 3) and x.shape[-1] % 16 == 0:
+        return native.rms_norm(x, _wide(weight), eps)
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return weight.to(x.dtype) * (wide * scale).to(x.dtype)
@@ -81,26 +151,54 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 def norm_linear(x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """linear(rms_norm(x)): x [T, in], norm_weight [in], weight [out, in], bias [out] -> [T, out]."""
+    if _few(x, weight):
+        out = torch.empty(x.shape[0], weight.shape[0])
+        wide_bias = None if bias is None else _wide(bias)
+        return native.linear(x, _wide(norm_weight), eps, weight, wide_bias, out, add=False)
     return linear(rms_norm(x, norm_weight, eps), weight, bias)
 
 
 def gated_mlp(residual: Tensor, norm_weight: Tensor, eps: float, gate_up: Tensor, down: Tensor) -> Tensor:
     """residual [T, h] += down · (silu(gate · n) * (up · n)) with n = rms_norm(residual), in place; returns `residual`.
     `gate_up` [2 * ffn, h] holds the gate's rows, then the up projection's; `down` is [h, ffn]."""
-    hidden = linear(rms_norm(residual, norm_weight, eps), gate_up)
-    gate, up = hidden.chunk(2, dim=-1)
-    return add_linear(residual, F.silu(gate).mul_(up), down)
+    if _few(residual, gate_up) and down.shape[1] % 16 == 0 and down.is_contiguous():
+        return native.gated_mlp(residual, _wide(norm_weight), eps, gate_up, down)
+    normed = rms_norm(residual, norm_weight, eps)
+    rows, ffn = len(residual), down.shape[1]
+    if use_native and _widens(residual, gate_up) and ffn % 16 == 0:
+        both = _widened_matmul(normed, gate_up, _buffer("gate and up", rows, 2 * ffn), beta=0)
+        hidden = native.silu_mul(both, _buffer("hidden", rows, ffn))
+    else:
+        gate, up = linear(normed, gate_up).chunk(2, dim=-1)
+        hidden = F.silu(gate).mul_(up)
+    return add_linear(residual, hidden, down)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates x [T, heads, d] in place by the angles whose cos and sin are [T, d/2]; returns `x`. Halves are paired as
     in Llama's rotate_half: element i with i + d/2. Queries and keys that lie side by side can go in one call."""
+    if _plain(x) and cos.dtype == torch.float32 and x.shape[2] % 16 == 0:
+        return native.rope(x, cos.contiguous(), sin.contiguous())
     low, high = x.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1).to(x.dtype), sin.unsqueeze(1).to(x.dtype)
     turned = low * cos - high * sin
     torch.add(high * cos, low * sin, out=high)
     low.copy_(turned)
     return x
+
+
+def store_kv(keys: Tensor, values: Tensor, block: Tensor, offset: Tensor, k: Tensor, v: Tensor) -> None:
+    """Writes k and v [T, G, d] into one layer's blocks, keys and values [N, G, S, d]: row t of KV head g goes to slot
+    offset[t, g] of block[t, g], both int64 [T, G], or [T] for all KV heads alike."""
+    packed = (k.shape[2], 1)
+    if _plain(k) and _plain(v) and len(k) <= FEW_ROWS and k.stride()[1:] == v.stride()[1:] == packed and _stored(keys):
+        native.store_kv(keys, values, block, offset, k, v)
+        return
+    heads = torch.arange(k.shape[1], device=k.device)
+    if block.dim() == 1:
+        block, offset = block.unsqueeze(1), offset.unsqueeze(1)
+    keys[block, heads, offset] = k.to(keys.dtype)
+    values[block, heads, offset] = v.to(values.dtype)
 
 
 def gather_blocks(pool: Tensor, table: Tensor, length: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -129,6 +227,9 @@ def decode_attention(
     """
     batch, heads, dim = q.shape
     groups, slots = keys.shape[1], keys.shape[2]
+    if _plain(q) and q.stride(1) == dim and dim % 16 == 0 and _stored(keys) and _stored(values):
+        lengths = lengths.to(torch.int32)
+        return native.decode_attention(q, keys, values, tables, lengths, scale, mass)
     # Lengths on a CUDA device are not read, as that would stall its queue: there the table's width is the bound.
     span = int(lengths.max()) if lengths.device.type == "cpu" else tables.shape[1] * slots
     used = tables[:, : -(-span // slots)].reshape(-1)
@@ -156,6 +257,8 @@ def eager_attention(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, scale: floa
     """
     heads, rows, _ = q.shape
     groups, length, _ = k.shape
+    if _plain(q):
+        return _eager_by_parts(q, k.float(), v.float(), scores, scale)
     stacked = scores.view(groups, -1, length)
     torch.bmm(q.float().reshape(groups, -1, q.shape[2]), k.float().mT, out=stacked)
     future = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu_(1)
@@ -166,12 +269,32 @@ def eager_attention(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, scale: floa
     return out.to(q.dtype), stacked.sum(1)
 
 
+def _eager_by_parts(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """A head and some rows at a time: they stay in the last-level cache from the product to the values, and what lies
+    in the future is never computed."""
+    heads, rows, dim = q.shape
+    groups, length, _ = k.shape
+    out, mass = torch.empty(heads, rows, dim), torch.zeros(groups, length)
+    for start in range(0, rows, _EAGER_ROWS):
+        end = min(start + _EAGER_ROWS, rows)
+        before, seen = length - rows + start, length - rows + end
+        for head in range(heads):
+            g, part = head // (heads // groups), scores[head, start:end]
+            torch.mm(q[head, start:end], k[g, :seen].t(), out=part[:, :seen])
+            native.causal_softmax(part, before, scale, mass=mass[g])
+            torch.mm(part[:, :seen], v[g, :seen], out=out[head, start:end])
+    return out, mass
+
+
 def flash_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Causal attention without the score matrix: q [T, H, d], k and v [G, n, d] -> (out [T, H, d], lse [H, T]).
 
     The queries are the last T of the n positions. lse (float32) is each row's log-sum-exp of scaled scores.
     Dao et al., "FlashAttention", 2022.
     """
+    dtype = q.dtype
+    if bfloat16_units and k.is_cpu and k.dtype == torch.bfloat16:
+        q = q.bfloat16()
     q, k, v = q.transpose(0, 1), k.to(q.dtype), v.to(q.dtype)
     before = k.shape[1] - q.shape[1]
     if q.shape[1] == 1:
@@ -184,7 +307,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tens
             whole = torch.logaddexp(lse, earlier_lse)
             share = (earlier_lse - whole).exp().unsqueeze(-1).to(out.dtype)
             out, lse = torch.lerp(out, earlier, share), whole
-    return out.transpose(0, 1), lse
+    return out.transpose(0, 1).to(dtype), lse
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:

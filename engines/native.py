@@ -25,17 +25,36 @@ _SIGNATURES = {
     "rms_norm": [_P, _N, _N, _P, _F, _P, _N, _N, _N, _I],
     "rope": [_P, _N, _N, _P, _P, _N, _N, _N, _I],
     "store_kv": [_P, _N, _P, _N, _P, *[_N] * 3, _P, *[_N] * 3, _I, _P, _N, _N, _P, _N, _N, *[_N] * 3],
-    "decode_attention": [_P, _N, _P, *[_N] * 3, _P, *[_N] * 3, _I, _P, _N, _P, _F, _P, *[_N] * 3, _P, *[_N] * 5, _P, _I],
+    "decode_attention": [
+        _P,
+        _N,
+        _P,
+        *[_N] * 3,
+        _P,
+        *[_N] * 3,
+        _I,
+        _P,
+        _N,
+        _P,
+        _F,
+        _P,
+        *[_N] * 3,
+        _P,
+        *[_N] * 5,
+        _P,
+        _I,
+    ],
     "causal_softmax": [_P, _N, _N, _N, _N, _F, _P, _P, _P, _I],
 }
 
 
-def _load() -> ctypes.CDLL | None:
+def load(folder: Path) -> ctypes.CDLL | None:
+    """The first library in `folder` that this processor and this process can use, or None."""
     if os.environ.get("KVTUI_NATIVE") == "0":
         return None
     if platform.machine() in ("x86_64", "AMD64") and torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX"):
         return None
-    for path in sorted(Path(__file__).parent.glob("_native*.so")):
+    for path in sorted(folder.glob("_native*.so")):
         try:
             loaded = _open(path)
             for name, arguments in _SIGNATURES.items():
@@ -58,7 +77,7 @@ def _open(path: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
 
 
-library = _load()
+library = load(Path(__file__).parent)
 
 _scratch = torch.empty(1 << 16)
 
