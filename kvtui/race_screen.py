@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer, Static, Tab, Tabs
+from textual.widgets import Footer, Static, Tab, Tabs
 
 from engines.commands import WorkerConfig
 from engines.events import ENGINE_LABELS
@@ -27,7 +27,7 @@ from kvtui.panes.verdict import Verdict
 from kvtui.panes.vitals import state_of
 from kvtui.state import PAGED, RunState
 
-FIGURES_S = 1 / 5  # between two looks at numbers, graphs and pictures: faster, they would only flicker
+QUIET_S = 1 / 4  # without events for so long, all figures are brought up to date
 
 
 class RaceScreen(Screen[None]):
@@ -55,7 +55,7 @@ class RaceScreen(Screen[None]):
         self._catalogue = catalogue  # engines in the order of their number keys
         self._columns: list[Column] = []
         self._state = RunState()
-        self._turn = 0
+        self._turn = self._turn_before = 0
         self._header, self._splash = Header(config), Splash(config.model, config.engines)
         self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
         self.composer = Composer()
@@ -64,10 +64,8 @@ class RaceScreen(Screen[None]):
         yield self._header
         yield Static("", id="banner", markup=False)
         yield self._prompts
-        with ContentSwitcher(initial="splash"):
-            with Vertical(id="splash"):
-                yield self._splash
-            yield Vertical(id="race")
+        yield self._splash
+        yield Vertical(id="race")
         yield self._verdict
         yield self.composer
         yield Footer(compact=True)
@@ -77,13 +75,13 @@ class RaceScreen(Screen[None]):
         return [column.engine for column in self._columns]
 
     def on_mount(self) -> None:
-        self.set_interval(FIGURES_S / 3, self._show_some_figures)
+        self.set_interval(QUIET_S, self._catch_up)
         self.call_after_refresh(self.post_message, FirstFrame())
 
     async def show(
         self, state: RunState, *, budget: float, next_budget: float | None, ended: bool, invitation: str
     ) -> None:
-        """Text at once, figures with the next tick. `next_budget` is what was asked for from the next run on,
+        """Text at once, figures in turn. `next_budget` is what was asked for from the next run on,
         `invitation` what the input line says."""
         self._state = state
         self.composer.invite(invitation)
@@ -98,9 +96,11 @@ class RaceScreen(Screen[None]):
         for column in self._columns:
             if column.display:
                 column.show_text(state)
+        self._show_some_figures()
 
     def _show_some_figures(self) -> None:
-        """One column a tick: three at once would hold up keys three times as long."""
+        """Figures of one column a frame, in turn: nobody reads them faster, all at once would hold up keys three times
+        as long, and a repaint of their own would cost as much again as the text's."""
         self._turn += 1
         if self._columns:
             column = self._columns[self._turn % len(self._columns)]
@@ -108,6 +108,11 @@ class RaceScreen(Screen[None]):
                 column.show_figures(self._state)
         if self._turn % 3 == 0:
             self._show_rest()
+
+    def _catch_up(self) -> None:
+        if self._turn == self._turn_before:
+            self._show_figures()
+        self._turn_before = self._turn
 
     def _show_figures(self) -> None:
         for column in self._columns:
@@ -126,15 +131,15 @@ class RaceScreen(Screen[None]):
         tabs.can_focus = False
         self._columns = [Column(engine, self._number(engine)) for engine in engines]
         await race.mount(tabs, Horizontal(*self._columns, id="columns"), Legend())
-        self.query_one(ContentSwitcher).current = "race"
+        self._splash.display, race.display = False, True
         before, self.active = self.active, ""
         self.active = before if before in engines else engines[0] if engines else ""
 
     async def start_over(self) -> None:
         """Back to the splash, for a worker that starts again."""
         self._columns = []
-        await self._clear()
-        self.query_one(ContentSwitcher).current = "splash"
+        race = await self._clear()
+        self._splash.display, race.display = True, False
 
     async def _clear(self) -> Vertical:
         """Without columns. Their focus would go to the input line, and keys would become text."""

@@ -266,7 +266,7 @@ async def test_no_size_breaks_it() -> None:
     app, _ = make(whole_race(prompt_tokens=512, new_tokens=40))
     async with app.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "✓ done")
-        for width, height in ((20, 5), (1, 1), (300, 100), (80, 24), (99, 29), (20, 60), (200, 8), (120, 36)):
+        for width, height in ((20, 5), (1, 1), (240, 70), (80, 24), (99, 29), (20, 60), (200, 8), (120, 36)):
             await pilot.resize_terminal(width, height)
             await pilot.press("z", "right", "h")
         await shows(pilot, "fastest H2O")
