@@ -18,6 +18,7 @@ from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
 from engines.caches.paged import PagedCache, PagedKnobs
 from engines.clock import Clock
 from engines.errors import BadRequest, OutOfMemory, mib
+from engines.knobs import PREFILLS
 from engines.link import open_link
 from engines.memory import Pool
 from engines.model import Model
@@ -56,7 +57,7 @@ class Engine:
         self.device_pool, self.host_pool = cache.around.device, cache.around.host
         self.scheduler = Scheduler(cache, self._failed, self._forget_ended, chunk_tokens)
         self._ended: Sequence | None = None
-        self._work: Generator[list[events.Event], None, None] | None = None
+        self._work: Generator[bool, None, None] | None = None
         self._step: Step | None = None
         self._out: list[events.Event] = []
         self._reported = dataclasses.replace(self.link.traffic)
@@ -145,12 +146,12 @@ class Engine:
                 self._work = self._run(step)
             try:
                 with self.clock.running():
-                    happened = next(self._work, None)
+                    ended = next(self._work)
             except OutOfMemory as fault:
                 self._abort(fault)
                 return self._drain()
             self.link.settle()
-            if happened is None:
+            if ended:
                 self._work = None
             return self._drain()
 
@@ -296,9 +297,9 @@ class Engine:
             measured=self.link.info.measured,
         )
 
-    def _run(self, step: Step) -> Generator[list[events.Event], None, None]:
-        """One step: forward, then a token for every sequence whose pending tokens are all in. Yields a layer at a time
-        while there is prefill in it."""
+    def _run(self, step: Step) -> Generator[bool, None, None]:
+        """One step: forward, then a token for every sequence whose pending tokens are all in. Yields False after each
+        layer while there is prefill in it, and True at its end."""
         self._step = step
         prefills = [span for span in step if span.count > 1 or span.sequence.new_tokens == 0]
         self.cache.begin(step)
@@ -313,7 +314,7 @@ class Engine:
             if prefills:
                 for span in prefills:
                     self._prefill_event(span, layer + 1)
-                yield []
+                yield False
         self.cache.end(step)
         self._step = None
         ready = [span for span in step if span.sequence.pending == 0]
@@ -326,7 +327,7 @@ class Engine:
         for span in ready:
             if span.sequence.max_new_tokens == 0:
                 self._end(span.sequence)
-        yield []
+        yield True
 
     def _forward(self, step: Step) -> Generator[int, None, Tensor]:
         ids = torch.tensor(step.ids, dtype=torch.int64, device=self.model.device)
@@ -478,10 +479,8 @@ def create_engine(
         raise BadRequest(f"heavy_share {heavy_share:g} is outside [0, 1]")
     if chunk_tokens < 1:
         raise BadRequest(f"chunk_tokens {chunk_tokens} must be positive")
-    # The paged engine has nothing to choose: a setting meant for the others is no fault of its.
-    choices = {"h2o": ("eager",), "infinigen": ("flash", "eager")}.get(id, ("flash", "eager"))
-    if prefill is not None and prefill not in choices:
-        raise BadRequest(f"engine {id} has no {prefill!r} prefill: choose {' or '.join(choices)}")
+    if prefill is not None and prefill not in PREFILLS[id]:
+        raise BadRequest(f"engine {id} has no {prefill!r} prefill: choose {' or '.join(PREFILLS[id])}")
     clock = Clock(model.device)
     device, host = Pool("device", device_memory_bytes), Pool("host", host_memory_bytes)
     around = Surroundings(model, clock, device, host, open_link(link, model.device, clock))
@@ -491,10 +490,12 @@ def create_engine(
     if id == "vllm":
         cache = PagedCache(around, PagedKnobs(arena, prefix_sharing))
     elif id == "h2o":
-        cache = H2OCache(around, H2OKnobs(budget, arena, heavy_share, prefill or "eager"))
+        cache = H2OCache(around, H2OKnobs(budget, arena, heavy_share, prefill or PREFILLS[id][0]))
     else:
         spread = {} if alpha is None else {"alpha": alpha}
-        knobs = InfiniGenKnobs(budget, partial_ratio=partial_ratio, victim=victim, prefill=prefill or "flash", **spread)
+        knobs = InfiniGenKnobs(
+            budget, partial_ratio=partial_ratio, victim=victim, prefill=prefill or PREFILLS[id][0], **spread
+        )
         cache = InfiniGenCache(around, knobs)
     return Engine(id, cache, chunk_tokens)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from engines.errors import ModelUnavailable
+from engines.parameters import context_limit
 
 FAMILIES = {
     "llama": "Llama 2/3, SmolLM2",
@@ -98,16 +99,6 @@ def _read_opt(config: dict[str, Any]) -> Shape:
         rope_theta=None,
         rope_scaling={},
     )
-
-
-def context_limit(config: dict[str, Any]) -> int:
-    """Positions that a sequence may have. Sliding-window models are served within their window, where they equal
-    full attention."""
-    limit = int(config.get("max_position_embeddings", 2048))
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", config.get("model_type") == "mistral"):
-        limit = min(limit, int(window))
-    return limit
 
 
 def rope_tables(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,8 @@ import torch
 
 import engines
 from engines.errors import ModelUnavailable
-from engines.shape import context_limit, read_shape
+from engines.parameters import context_limit
+from engines.shape import read_shape
 from tests.tiny import CONFIGS, prompt, tiny
 
 
