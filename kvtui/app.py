@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import os
 import signal
 import threading
 import time
@@ -34,6 +35,7 @@ from kvtui.state import RunState
 
 FRAME_S = 1 / 12
 GC_EVERY_OBJECTS = 20_000
+LEAVE_S = 4.0
 BUDGET_STEP = 0.05
 TITLE_CHARACTERS = 60
 TYPED_ACTIONS = {"pause", "step", "rerun", "budget", "engine", "cancel", "restart", "help", "zoom", "heat", "ask"}
@@ -97,7 +99,18 @@ class KvtuiApp(App[None]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-                loop.add_signal_handler(number, self.exit, None, 128 + number)
+                loop.add_signal_handler(number, self._leave, 128 + number)
+
+    def _leave(self, code: int) -> None:
+        """Ends as usual; where the terminal is gone and takes nothing any more, ends all the same."""
+
+        def insist() -> None:
+            time.sleep(LEAVE_S)
+            self.source.close()
+            os._exit(code)
+
+        threading.Thread(target=insist, daemon=True).start()
+        self.exit(None, code)
 
     @on(FirstFrame)
     def _first_frame(self) -> None:

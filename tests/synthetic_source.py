@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -145,7 +146,9 @@ class SyntheticSource:
 def main() -> None:
     config = commands.WorkerConfig(prompts=[commands.Prompt(title=title) for title in TITLES])
     argv = [sys.executable, "-m", "tests.synthetic_worker"]
-    KvtuiApp(config, WorkerClient(config, argv, Path("/tmp/kvtui-synthetic.log"))).run()
+    app = KvtuiApp(config, WorkerClient(config, argv, Path(tempfile.gettempdir()) / "kvtui-synthetic.log"))
+    app.run()
+    sys.exit(app.return_code)
 
 
 if __name__ == "__main__":
