@@ -1,24 +1,22 @@
-"""The one thing that pyproject.toml cannot say: an optional C library, built with the flags of the machine at hand.
+"""The one thing that pyproject.toml cannot say: an optional C library.
 
-`engines/native.c` is loaded through ctypes, so it needs neither Python's nor torch's headers. Without a C compiler the
-build goes on and the engines fall back to torch.
+It is loaded through ctypes, so it needs neither Python's nor torch's headers. Without a C compiler the build goes on
+and the engines fall back to torch.
 """
 
 import platform
-import sys
+from glob import glob
 
 from setuptools import Extension, setup
 
-# Not -march=native: a wheel may travel. The loader checks that the processor has these.
+# Not -march=native, as a wheel may travel: the loader checks that the processor has these.
 vectors = ["-mavx2", "-mfma"] if platform.machine() in ("x86_64", "AMD64") else []
-openmp = [] if sys.platform == "darwin" else ["-fopenmp"]
-# Linked without libgomp on purpose: the symbols come from the OpenMP runtime that torch has already loaded, so that
-# one pool of threads serves both.
 native = Extension(
     "engines._native",
-    sources=["engines/native.c"],
-    extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", *vectors, *openmp],
-    libraries=["m"],
+    sources=sorted(glob("engines/csrc/*.c")),
+    depends=sorted(glob("engines/csrc/*.h")),
+    extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", *vectors],
+    libraries=["m", "pthread"],
     optional=True,
 )
 setup(ext_modules=[native])

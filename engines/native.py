@@ -1,9 +1,10 @@
-"""The C kernels of `native.c`, loaded through ctypes, with tensors for pointers.
+"""The C kernels of `csrc`, loaded through ctypes, with tensors for pointers.
 
-`library` is None when there is nothing to load: no compiler when the package was installed, another processor, no
-OpenMP runtime that fits, or KVTUI_NATIVE=0 in the environment. The functions here check nothing; `engines.kernels`
-decides when they apply: CPU tensors, float32 activations and norm weights, last dimensions contiguous and multiples of
-16, weights bfloat16 and contiguous. None of them may be called from two threads at once, as they share a scratch area.
+`library` is None when there is nothing to load: no compiler when the package was installed, another processor, or
+KVTUI_NATIVE=0 in the environment. The functions here check nothing; `engines.kernels` decides when they apply: CPU
+tensors, float32 activations and norm weights, last dimensions contiguous and multiples of 16, weights bfloat16 and
+contiguous. None of them may be called from two threads at once: they share a scratch area and a pool of threads, as many
+as torch uses.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def load(folder: Path) -> ctypes.CDLL | None:
         return None
     for path in sorted(folder.glob("_native*.so")):
         try:
-            loaded = _open(path)
+            loaded = ctypes.CDLL(str(path))
             for name, arguments in _SIGNATURES.items():
                 function = getattr(loaded, "kvtui_" + name)
                 function.argtypes, function.restype = arguments, None
@@ -64,17 +65,6 @@ def load(folder: Path) -> ctypes.CDLL | None:
         except (OSError, AttributeError):
             continue
     return None
-
-
-def _open(path: Path) -> ctypes.CDLL:
-    """The library takes its OpenMP symbols from the runtime that torch has loaded, so that both share one pool of
-    threads. Where torch did not make them global, its own copy of that runtime is asked to."""
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError:
-        for runtime in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*")):
-            ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
-        return ctypes.CDLL(str(path))
 
 
 library = load(Path(__file__).parent)
@@ -114,7 +104,7 @@ def linear(
         width,
         weight.shape[0],
         add,
-        _scratch_pointer(threads * rows * width),
+        _scratch_pointer(rows * width),
         threads,
     )
     return out
@@ -135,7 +125,7 @@ def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down:
         rows,
         width,
         ffn,
-        _scratch_pointer(rows * (3 * ffn + threads * width)),
+        _scratch_pointer(rows * (3 * ffn + width)),
         threads,
     )
     return residual
@@ -227,7 +217,7 @@ def decode_attention(
     threads = torch.get_num_threads()
     out = torch.empty(q.shape)
     # Each thread's queries, the partial results (see native.c) and, for `mass`, every score.
-    scratch = threads * heads * dim + (batch + threads) * heads * (dim + 2)
+    scratch = threads * heads * dim + (batch + 3 * threads) * heads * (dim + 2)
     span = 0
     if mass is not None:
         span = mass.shape[2]
