@@ -5,7 +5,7 @@ PIP := $(VENV)/bin/pip --disable-pip-version-check
 
 .PHONY: demo test test-slow lint bench clean
 
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt engines/native.c
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard engines/csrc/*)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt --editable .
 	touch $@

@@ -9,11 +9,16 @@ Importing this package is cheap: torch comes with the first of these calls.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engines.engine import Engine, create_engine
     from engines.model import Model, load_model
+
+# Read once, when torch is imported. A thread that waits for torch's others spins for 0.2 ms, then sleeps: by default it
+# spins for milliseconds, on a core that another thread (of the screen, of our own kernels) could use.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 __all__ = ["Engine", "Model", "create_engine", "load_model"]
 
