@@ -30,8 +30,9 @@ from engines.skew import skew
 class InfiniGenKnobs:
     """`budget`: most of the context's entries fetched a layer. `alpha`: how far (in logits) below the maximum a
     speculated score may lie. The paper has 4 to 5 on OPT; on SmolLM2 at budget 0.2 the selected keys carry 0.76 of the
-    attention mass at 5, 0.90 at 8 and 0.91 at 9 or without a limit, hence the default. `partial_ratio`: share of skewed columns kept on the device. `victim`: whom a capped
-    host pool evicts: "counter", "lru" or "fifo". `prefill`: "flash", or "eager" with all scores on the device."""
+    attention mass at 5, 0.90 at 8 and 0.91 at 9 or without a limit, hence the default. `partial_ratio`: share of skewed
+    columns kept on the device. `victim`: whom a capped host pool evicts: "counter", "lru" or "fifo". `prefill`:
+    "flash", or "eager" with all scores on the device."""
 
     budget: float
     alpha: float = 9.0
