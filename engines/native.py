@@ -3,8 +3,8 @@
 `library` is None when there is nothing to load: no compiler when the package was installed, another processor, or
 KVTUI_NATIVE=0 in the environment. The functions here check nothing; `engines.kernels` decides when they apply: CPU
 tensors, float32 activations and norm weights, last dimensions contiguous and multiples of 16, weights bfloat16 and
-contiguous. None of them may be called from two threads at once: they share a scratch area and a pool of threads, as many
-as torch uses.
+contiguous. None of them may be called from two threads at once: they share a scratch area and a pool of threads, as
+many as torch uses.
 """
 
 from __future__ import annotations
