@@ -71,10 +71,11 @@ static void rows(const char *w, int64_t begin, int64_t end, const float *x, int6
     }
 }
 
-/* Weight rows an item: some 64 KiB, and a multiple of `grain`. */
-INLINE int64_t portion(int64_t n, int64_t grain) {
-    const int64_t most = (1 << 15) / n;
-    return MAX(most / grain, 1) * grain;
+/* Rows an item, a multiple of `grain`: equal shares for the threads, of some 256 KiB each as far as there are that many
+ * bytes (smaller ones would cut the streams short that the hardware prefetches). */
+INLINE int64_t portion(int64_t m, int64_t bytes_per_row, int64_t grain, int threads) {
+    const int64_t items = MAX(m * bytes_per_row / (threads * 262144), 1) * threads;
+    return (m + items * grain - 1) / (items * grain) * grain;
 }
 
 typedef struct {
@@ -96,7 +97,7 @@ static void linear_item(const void *kernel, int64_t item, int thread) {
 void kvtui_linear(const float *x, int64_t x_stride, const float *norm, float eps, const char *weight, const float *bias,
                   float *out, int64_t out_stride, int64_t T, int64_t n, int64_t m, int add, float *scratch,
                   int threads) {
-    const Linear k = {weight, scratch, bias, out, out_stride, T, n, m, portion(n, 4), add};
+    const Linear k = {weight, scratch, bias, out, out_stride, T, n, m, portion(m, 2 * n, 4, threads), add};
     prepare(x, x_stride, norm, eps, T, n, scratch);
     share(linear_item, &k, (m + k.portion - 1) / k.portion, threads);
 }
@@ -132,8 +133,8 @@ static void gate_up_item(const void *kernel, int64_t item, int thread) {
 void kvtui_gated_mlp(float *residual, int64_t stride, const float *norm, float eps, const char *gate_up,
                      const char *down, int64_t T, int64_t n, int64_t ffn, float *scratch, int threads) {
     float *both = scratch, *hidden = both + T * 2 * ffn, *x = hidden + T * ffn;
-    const GateUp first = {gate_up, x, both, hidden, T, n, ffn, portion(2 * n, 16)};
-    const Linear second = {down, hidden, 0, residual, stride, T, ffn, n, portion(ffn, 4), 1};
+    const GateUp first = {gate_up, x, both, hidden, T, n, ffn, portion(ffn, 4 * n, 16, threads)};
+    const Linear second = {down, hidden, 0, residual, stride, T, ffn, n, portion(n, 2 * ffn, 4, threads), 1};
     prepare(residual, stride, norm, eps, T, n, x);
     share(gate_up_item, &first, (ffn + first.portion - 1) / first.portion, threads);
     share(linear_item, &second, (n + second.portion - 1) / second.portion, threads);

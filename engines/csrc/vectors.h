@@ -54,9 +54,15 @@ INLINE void sum_lanes4(const f8 *v, float *out) {
 }
 
 INLINE float max_lanes(f8 v) {
+#ifdef __AVX__
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+#else
     float m = v[0];
     for (int i = 1; i < 8; i++) m = v[i] > m ? v[i] : m;
     return m;
+#endif
 }
 
 /* e^x within 2 ulp from -87 to 88; exactly 0 below, e^88 above. Cephes' polynomial after x = n ln 2 + r. */
