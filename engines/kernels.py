@@ -46,7 +46,8 @@ def _buffer(name: str, *shape: int) -> Tensor:
         count *= size
     held = _buffers.get(name)
     if held is None or held.numel() < count:
-        held = _buffers[name] = torch.empty(count)
+        with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside of it
+            held = _buffers[name] = torch.empty(count)
     return held[:count].view(shape)
 
 
