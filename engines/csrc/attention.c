@@ -264,8 +264,8 @@ void kvtui_decode_attention(const float *q, int64_t q_stride, const char *keys, 
     k.queries = scratch;
     k.partials = k.queries + threads * H * d;
     k.scores = k.partials + (B + k.parts) * H * (d + 2);
-    share(score_item, &k, k.parts, threads);
-    share(merge_item, &k, k.parts, mass || B > 1 ? threads : 1);
+    share(score_item, &k, k.parts, threads, 1);
+    share(merge_item, &k, k.parts, mass || B > 1 ? threads : 1, 1);
 }
 
 /* ---- Causal softmax of a tile of scores -------------------------------------------------------------------------- */
@@ -324,7 +324,7 @@ void kvtui_causal_softmax(float *scores, int64_t stride, int64_t T, int64_t firs
                           float *mass, float *scratch, int threads) {
     const Softmax k = {scores, lse, mass ? scratch : 0, stride, T, first, n, scale};
     if (mass) memset(scratch, 0, (size_t)(threads * n) * 4);
-    share(softmax_item, &k, (T + ROWS - 1) / ROWS, threads);
+    share(softmax_item, &k, (T + ROWS - 1) / ROWS, threads, 0);
     for (int t = 0; mass && t < threads; t++)
         for (int64_t i = 0; i < n; i++) mass[i] += scratch[t * n + i];
 }

@@ -99,7 +99,7 @@ void kvtui_linear(const float *x, int64_t x_stride, const float *norm, float eps
                   int threads) {
     const Linear k = {weight, scratch, bias, out, out_stride, T, n, m, portion(m, 2 * n, 4, threads), add};
     prepare(x, x_stride, norm, eps, T, n, scratch);
-    share(linear_item, &k, (m + k.portion - 1) / k.portion, threads);
+    share(linear_item, &k, (m + k.portion - 1) / k.portion, threads, 1);
 }
 
 INLINE f8 silu(f8 x) { return x / (exp8(-x) + 1.0f); }
@@ -136,13 +136,13 @@ void kvtui_gated_mlp(float *residual, int64_t stride, const float *norm, float e
     const GateUp first = {gate_up, x, both, hidden, T, n, ffn, portion(ffn, 4 * n, 16, threads)};
     const Linear second = {down, hidden, 0, residual, stride, T, ffn, n, portion(n, 2 * ffn, 4, threads), 1};
     prepare(residual, stride, norm, eps, T, n, x);
-    share(gate_up_item, &first, (ffn + first.portion - 1) / first.portion, threads);
-    share(linear_item, &second, (n + second.portion - 1) / second.portion, threads);
+    share(gate_up_item, &first, (ffn + first.portion - 1) / first.portion, threads, 1);
+    share(linear_item, &second, (n + second.portion - 1) / second.portion, threads, 1);
 }
 
 /* ---- Element by element, a few rows an item --------------------------------------------------------------------- */
 
-enum { ROWS = 8 };
+enum { ROWS = 16 };
 
 typedef struct {
     const float *gate_up;
@@ -160,7 +160,7 @@ static void silu_mul_item(const void *kernel, int64_t item, int thread) {
 
 void kvtui_silu_mul(const float *gate_up, float *out, int64_t T, int64_t ffn, int threads) {
     const SiluMul k = {gate_up, out, T, ffn};
-    share(silu_mul_item, &k, (T + ROWS - 1) / ROWS, threads);
+    share(silu_mul_item, &k, (T + ROWS - 1) / ROWS, threads, 0);
 }
 
 typedef struct {
@@ -186,7 +186,7 @@ static void norm_item(const void *kernel, int64_t item, int thread) {
 void kvtui_rms_norm(const float *x, int64_t x0, int64_t x1, const float *weight, float eps, float *out, int64_t A,
                     int64_t B, int64_t n, int threads) {
     const Norm k = {x, weight, out, x0, x1, A, B, n, eps};
-    share(norm_item, &k, (A + ROWS - 1) / ROWS, threads);
+    share(norm_item, &k, (A + ROWS - 1) / ROWS, threads, 0);
 }
 
 typedef struct {
@@ -214,7 +214,7 @@ static void rope_item(const void *kernel, int64_t item, int thread) {
 void kvtui_rope(float *x, int64_t row_stride, int64_t head_stride, const float *cosine, const float *sine, int64_t T,
                 int64_t heads, int64_t d, int threads) {
     const Rope k = {x, cosine, sine, row_stride, head_stride, T, heads, d};
-    share(rope_item, &k, (T + ROWS - 1) / ROWS, threads);
+    share(rope_item, &k, (T + ROWS - 1) / ROWS, threads, 0);
 }
 
 INLINE uint16_t narrow(float x) { /* to bfloat16, to nearest even */

@@ -5,13 +5,14 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-enum { MOST_HELPERS = 63, SPINS = 2000 }; /* a helper spins for 50 to 100 microseconds, then sleeps */
+enum { MOST_HELPERS = 63, SPINS = 20000 }; /* 0.3 to 1 ms; waking a thread that sleeps costs up to 50 us */
 
 static struct {
     Work work;
     const void *kernel;
     int64_t items;
     int threads;
+    atomic_int spins;    /* how long a helper waits awake for the next kernel */
     atomic_llong next;   /* the first item that nobody has taken */
     atomic_int open;     /* whether helpers may enter */
     atomic_int inside;   /* helpers that may be looking at the fields above */
@@ -36,7 +37,7 @@ static void take_items(int thread) {
 }
 
 static void await(unsigned seen) {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < atomic_load(&pool.spins); i++) {
         if (atomic_load(&pool.number) != seen) return;
         pause_briefly();
     }
@@ -74,13 +75,14 @@ static void start_helpers(int wanted) {
     pthread_sigmask(SIG_SETMASK, &before, 0);
 }
 
-void share(Work work, const void *kernel, int64_t items, int threads) {
+void share(Work work, const void *kernel, int64_t items, int threads, int linger) {
     if (threads <= 1 || items <= 1) {
         for (int64_t i = 0; i < items; i++) work(kernel, i, 0);
         return;
     }
     start_helpers(threads - 1);
     pool.work = work, pool.kernel = kernel, pool.items = items, pool.threads = threads;
+    atomic_store(&pool.spins, linger ? SPINS : 0);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.open, 1);
     atomic_fetch_add(&pool.number, 1);

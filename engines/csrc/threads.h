@@ -9,5 +9,7 @@
 typedef void (*Work)(const void *kernel, int64_t item, int thread);
 
 /* Runs work(kernel, i, thread) for each i < items, on up to `threads` threads, of which the caller is number 0. Calls
- * must not overlap. */
-__attribute__((visibility("hidden"))) void share(Work work, const void *kernel, int64_t items, int threads);
+ * must not overlap. `linger`: helpers stay awake for a while, as more is to come; without it they leave their cores at once to
+ * the threads of torch, whose kernels come next. */
+__attribute__((visibility("hidden"))) void share(Work work, const void *kernel, int64_t items, int threads,
+                                                  int linger);
