@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engines import events
+from engines import events, kernels
 from engines.caches.base import Cache, CacheView, Surroundings
 from engines.caches.h2o import H2OCache, H2OKnobs
 from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
@@ -143,9 +144,9 @@ class Engine:
                 step = self.scheduler.next_step(observe)
                 if step is None:
                     return self._drain()
-                self._work = self._run(step)
+                self._work, self._step = self._run(step), step
             try:
-                with self.clock.running():
+                with self._threads(), self.clock.running():
                     ended = next(self._work)
             except OutOfMemory as fault:
                 self._abort(fault)
@@ -300,7 +301,6 @@ class Engine:
     def _run(self, step: Step) -> Generator[bool, None, None]:
         """One step: forward, then a token for every sequence whose pending tokens are all in. Yields False after each
         layer while there is prefill in it, and True at its end."""
-        self._step = step
         prefills = [span for span in step if span.count > 1 or span.sequence.new_tokens == 0]
         self.cache.begin(step)
         forward = self._forward(step)
@@ -328,6 +328,11 @@ class Engine:
             if span.sequence.max_new_tokens == 0:
                 self._end(span.sequence)
         yield True
+
+    def _threads(self) -> AbstractContextManager[None]:
+        """Decode steps on 16-bit CPU weights leave torch only small things to do."""
+        lean = self.model.device.type == "cpu" and self.model.dtype == torch.bfloat16
+        return kernels.torch_alone() if lean and self._step is not None and self._step.decodes else nullcontext()
 
     def _forward(self, step: Step) -> Generator[int, None, Tensor]:
         ids = torch.tensor(step.ids, dtype=torch.int64, device=self.model.device)

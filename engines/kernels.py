@@ -14,6 +14,8 @@ h // (H / G). None of these functions is safe for calls from several threads at 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +51,24 @@ def _buffer(name: str, *shape: int) -> Tensor:
         with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside of it
             held = _buffers[name] = torch.empty(count)
     return held[:count].view(shape)
+
+
+@contextmanager
+def torch_alone() -> Iterator[None]:
+    """Within the block torch computes on the calling thread, while the C kernels keep all of theirs. For decode steps:
+    what is left to torch there is too small to divide, and waiting for a thread that another process has displaced
+    costs more than it saves."""
+    count = torch.get_num_threads()
+    if not use_native or count == 1:
+        yield
+        return
+    native.threads = count
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+        native.threads = None
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:

@@ -70,6 +70,8 @@ def load(folder: Path) -> ctypes.CDLL | None:
 library = load(Path(__file__).parent)
 
 _scratch = torch.empty(1 << 16)
+# How many threads the kernels use; None for as many as torch (see kernels.torch_alone).
+threads: int | None = None
 
 
 def _scratch_pointer(count: int) -> int:
@@ -78,6 +80,10 @@ def _scratch_pointer(count: int) -> int:
     if _scratch.numel() < count:
         _scratch = torch.empty(2 * count)
     return _scratch.data_ptr()
+
+
+def _threads() -> int:
+    return threads or torch.get_num_threads()
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -89,7 +95,7 @@ def linear(
 ) -> Tensor:
     """out [T, m] = (or += if `add`) rms_norm(x [T, n]) · weight [m, n]ᵀ + bias; without `norm`, x as it is."""
     rows, width = x.shape
-    threads = torch.get_num_threads()
+    threads = _threads()
     assert library is not None
     library.kvtui_linear(
         x.data_ptr(),
@@ -113,7 +119,7 @@ def linear(
 def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor) -> Tensor:
     rows, width = residual.shape
     ffn = down.shape[1]
-    threads = torch.get_num_threads()
+    threads = _threads()
     assert library is not None
     library.kvtui_gated_mlp(
         residual.data_ptr(),
@@ -134,7 +140,7 @@ def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down:
 def silu_mul(gate_up: Tensor, out: Tensor) -> Tensor:
     """out [T, ffn] = silu(gate) * up, of gate_up [T, 2 * ffn], both contiguous."""
     assert library is not None
-    library.kvtui_silu_mul(gate_up.data_ptr(), out.data_ptr(), *out.shape, torch.get_num_threads())
+    library.kvtui_silu_mul(gate_up.data_ptr(), out.data_ptr(), *out.shape, _threads())
     return out
 
 
@@ -153,7 +159,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x.shape[0],
         inner,
         x.shape[-1],
-        torch.get_num_threads(),
+        _threads(),
     )
     return out
 
@@ -171,7 +177,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         rows,
         heads,
         dim,
-        torch.get_num_threads(),
+        _threads(),
     )
     return x
 
@@ -214,7 +220,7 @@ def decode_attention(
     _, groups, slots, _ = keys.shape
     k0, k1, k2, _ = keys.stride()
     v0, v1, v2, _ = values.stride()
-    threads = torch.get_num_threads()
+    threads = _threads()
     out = torch.empty(q.shape)
     # Each thread's queries, the partial results (see native.c) and, for `mass`, every score.
     scratch = threads * heads * dim + (batch + 3 * threads) * heads * (dim + 2)
@@ -261,7 +267,7 @@ def causal_softmax(
     """In place on scores [T, n] (rows may lie apart): row r becomes softmax(scale * its first `first` + r + 1 columns),
     zero beyond. lse [T] receives log-sum-exps, mass [n] is increased by the sum over rows; both contiguous."""
     rows, width = scores.shape
-    threads = torch.get_num_threads()
+    threads = _threads()
     assert library is not None
     library.kvtui_causal_softmax(
         scores.data_ptr(),
