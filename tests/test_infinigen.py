@@ -128,6 +128,33 @@ def test_continue_logits_leaves_the_cache_as_it_was() -> None:
     assert engine.kept_positions(2).tolist() == [list(range(90))] * model.kv_heads
 
 
+def test_continue_logits_selects_as_decoding_would() -> None:
+    model, _ = tiny("llama")
+    token = prompt(1, seed=3)
+    looked, decoded, full = (
+        engines.create_engine(engine_id, model, budget=0.3, alpha=4.0)
+        for engine_id in ("infinigen", "infinigen", "vllm")
+    )
+    for engine in (looked, decoded, full):
+        engine.generate(prompt(120), 0)
+    logits = looked.continue_logits(token)
+    next_token = decoded.generate(token, 1, follow_up=True, ignore_eos=True)
+    assert next_token.tokens == [int(logits.argmax())]
+    assert next_token.logprobs == pytest.approx([float(logits.log_softmax(-1).max())], abs=1e-4)
+    assert not torch.allclose(logits, full.continue_logits(token), atol=1e-2)
+
+
+def test_a_later_turn_attends_to_everything_as_the_first_does() -> None:
+    model, theirs = tiny("llama")
+    engine = engines.create_engine("infinigen", model, budget=0.1)
+    engine.generate(prompt(100), 0)
+    engine.generate(prompt(30, seed=2), 1, follow_up=True, ignore_eos=True)
+    with torch.no_grad():
+        expected = theirs(torch.tensor([prompt(100) + prompt(30, seed=2)])).logits[0, -1]
+    assert engine._ended.tokens[-1] == int(expected.argmax())
+    assert "layer KV" not in engine.memory().device_bytes
+
+
 def test_a_follow_up_moves_to_larger_buffers() -> None:
     model, theirs = tiny("llama")
     engine = engines.create_engine("infinigen", model, budget=1.0, alpha=math.inf)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engines import kernels
 from engines.caches.base import Cache, CacheView, Surroundings, normalised
-from engines.errors import BadRequest
+from engines.errors import BadRequest, OutOfMemory
 from engines.events import KvState, pack_cell
 from engines.hostpool import HostKv, HostKvShape
 from engines.sequence import Sequence, Span, Step
@@ -56,10 +56,14 @@ class _Held:
 
 @dataclass
 class _Fetch:
-    """Entries under way to (or in) a staging buffer: `slots` int64 [G, m] of the host pool, and when they are there."""
+    """Entries under way to keys and values [G, >= m, d] on the device: `slots` int64 [G, m] of the host pool, and when
+    they are there. `lasting` buffers are the staging ones."""
 
     slots: Tensor
     arrival: Any
+    keys: Tensor
+    values: Tensor
+    lasting: bool
 
 
 class InfiniGenCache(Cache):
@@ -78,6 +82,7 @@ class InfiniGenCache(Cache):
         around.device.charge("skew matrices", self.skew.nbytes)
         self.partial = max(1, round(knobs.partial_ratio * self.shape.head_dim))
         self._pending: dict[Sequence, _Fetch] = {}
+        self._looks: dict[Sequence, Tensor] = {}
         self._scores: Tensor | None = None
 
     def kv_kinds(self) -> tuple[str, ...]:
@@ -106,7 +111,7 @@ class InfiniGenCache(Cache):
             held.host.make_room(span.count)
             if span.position:
                 # The first layer has no layer before it to speculate from: it fetches all.
-                self._pending[span.sequence] = self._fetch(held, 0, held.host.occupied())
+                self._pending[span.sequence] = self._fetch(span, 0, held.host.occupied())
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         assert self.step is not None
@@ -125,12 +130,15 @@ class InfiniGenCache(Cache):
             if step.keep:
                 span.sequence.held.host.advance(span.count, span.position)
                 span.sequence.computed += span.count
-        self._pending.clear()
+        self._looks.clear()
         self.step = None
 
     def abort(self, step: Step) -> None:
         self._drop_scores()
+        for fetch in self._pending.values():
+            self._return(fetch)
         self._pending.clear()
+        self._looks.clear()
         super().abort(step)
 
     def release(self, sequence: Sequence) -> None:
@@ -238,77 +246,124 @@ class InfiniGenCache(Cache):
 
     def _selected(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         """Attention over what was fetched for this layer and the step's own rows; the next layer's fetch starts first,
-        so that it moves while this layer computes."""
-        held, link = span.sequence.held, self.around.link
-        assert self.step is not None
-        keys, values = self.to_storage(k), self.to_storage(v)
-        fetch = self._pending[span.sequence]
+        so that it moves while this layer computes. One token at a time selects; a later turn's prompt, like the first
+        one, attends to everything."""
+        held = span.sequence.held
+        fetch = self._pending.pop(span.sequence)
+        selects = self._selects(span)
         if layer + 1 < self.shape.layers:
-            slots = self._speculate(span, layer + 1, x)
-            self._pending[span.sequence] = self._fetch(held, layer + 1, slots)
-        link.wait(fetch.arrival)
-        staged_keys, staged_values = held.staging[layer % 2]
+            slots = self._speculate(span, layer + 1, x) if selects else held.host.occupied()
+            self._pending[span.sequence] = self._fetch(span, layer + 1, slots)
+        self.around.link.wait(fetch.arrival)
         m, n = fetch.slots.shape[1], fetch.slots.shape[1] + span.count
-        if n > staged_keys.shape[2]:
-            # A long later turn: its own rows do not fit behind the fetched ones.
-            all_keys = torch.cat([staged_keys[0, :, :m], keys], 1)
-            all_values = torch.cat([staged_values[0, :, :m], values], 1)
+        own_keys, own_values = self.to_storage(k), self.to_storage(v)
+        fetch.keys[:, m:n], fetch.values[:, m:n] = own_keys, own_values
+        keys, values = fetch.keys[:, :n], fetch.values[:, :n]
+        if selects:
+            out = self._decode(span, layer, q, keys, values, fetch.slots)
+        elif self._keeps() or layer == 0:
+            out, _ = kernels.flash_attention(q, keys, values, self.shape.scale)
         else:
-            staged_keys[0, :, m:n], staged_values[0, :, m:n] = keys, values
-            all_keys, all_values = staged_keys[0, :, :n], staged_values[0, :, :n]
-        mass = torch.empty(1, self.shape.kv_heads, n, device=q.device) if self.step.observe else None
-        if span.count == 1:
-            table = torch.zeros(1, 1, dtype=torch.int32, device=q.device)
-            length = torch.tensor([n], dtype=torch.int32, device=q.device)
-            out = kernels.decode_attention(
-                q, all_keys.unsqueeze(0), all_values.unsqueeze(0), table, length, self.shape.scale
-            )
-            if mass is not None:
-                with self.around.clock.excluded():
-                    kernels.decode_attention(
-                        q, all_keys.unsqueeze(0), all_values.unsqueeze(0), table, length, self.shape.scale, mass
-                    )
-                    self._observe(span, layer, fetch.slots, mass[0])
+            out = self._look(span, layer, q, keys, values)
+        if not self._keeps():
+            self._looks[span.sequence] = x.clone()
         else:
-            out, _ = kernels.flash_attention(q, all_keys, all_values, self.shape.scale)
-        if self.step.keep:
             held.fetched[layer] = held.host.positions_at(layer, fetch.slots)
             held.host.used(layer, fetch.slots)
-            self._offload(held, layer, keys, values)
+            self._offload(held, layer, own_keys, own_values)
+        self._return(fetch)
         return out
 
+    def _decode(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
+        """One query over keys and values [G, n, d], of which the last is its own."""
+        n, device = keys.shape[1], q.device
+        table = torch.zeros(1, 1, dtype=torch.int32, device=device)
+        length = torch.tensor([n], dtype=torch.int32, device=device)
+        block = (keys.unsqueeze(0), values.unsqueeze(0), table, length, self.shape.scale)
+        out = kernels.decode_attention(q, *block)
+        if self.step is not None and self.step.observe:
+            with self.around.clock.excluded():
+                mass = torch.empty(1, self.shape.kv_heads, n, device=device)
+                kernels.decode_attention(q, *block, mass)
+                self._observe(span, layer, slots, mass[0])
+        return out
+
+    def _look(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Rows q [T, H, d] that only look: each selects for itself, as decoding would, and sees the rows before it."""
+        rows, groups = span.count, self.shape.kv_heads
+        chosen, count = self._ranked(span, layer, self._looks[span.sequence])
+        place = chosen.argsort(-1, descending=True).argsort(-1)
+        seen = torch.ones(groups, rows, keys.shape[1], dtype=torch.bool, device=q.device)
+        seen[:, :, :-rows] = place < count.unsqueeze(-1)
+        seen[:, :, -rows:].tril_()
+        grouped = q.view(rows, groups, -1, self.shape.head_dim).permute(1, 2, 0, 3).float()
+        scores = torch.matmul(grouped, keys.float().mT.unsqueeze(1)) * self.shape.scale
+        shares = torch.softmax(scores.masked_fill_(~seen.unsqueeze(1), -torch.inf), -1)
+        out = torch.matmul(shares, values.float().unsqueeze(1))
+        return out.permute(2, 0, 1, 3).reshape(rows, -1, self.shape.head_dim).to(q.dtype)
+
     def _speculate(self, span: Span, layer: int, x: Tensor) -> Tensor:
-        """Host slots int64 [G, m] that the rows x [T, hidden], the input of the layer before, will want of `layer`."""
+        """Host slots int64 [G, m] that the row x [1, hidden], the input of the layer before, will want of `layer`."""
+        held = span.sequence.held
+        if math.isinf(self.knobs.alpha) and self.knobs.budget == 1:
+            return held.host.occupied()
+        shares, count = self._ranked(span, layer, x)
+        return shares[:, 0].topk(int(count[0]), dim=-1, sorted=False).indices.sort(-1).values
+
+    def _ranked(self, span: Span, layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the rows x [T, hidden] make of the keys in the host: the speculated softmax summed over the group
+        [G, T, n], and how many of them each row wants, int64 [T]: those within alpha of the maximum, averaged over
+        heads, at most the budget."""
         held = span.sequence.held
         occupied = held.host.filled
-        most = max(1, math.floor(self.knobs.budget * occupied + 1e-9))
-        if math.isinf(self.knobs.alpha) and most == occupied:
-            return held.host.occupied()
         q = self.model.decoder.queries(layer, x, self._positions[span.rows])
         partial = self._skewed(q, held.columns[layer])  # [G, group, T, p]
         keys = held.partial_keys[layer, :, :occupied].to(partial.dtype)
-        scores = torch.matmul(partial.flatten(1, 2), keys.mT).float() * self.shape.scale  # [G, group * T, n]
+        scores = torch.matmul(partial, keys.mT.unsqueeze(1)).float() * self.shape.scale  # [G, group, T, n]
         top = scores.amax(-1, keepdim=True)
-        within = (scores >= top - self.knobs.alpha).sum(-1).float().mean()
-        count = min(most, max(1, round(float(within))))
+        within = (scores >= top - self.knobs.alpha).sum(-1).float().mean((0, 1))
+        most = max(1, math.floor(self.knobs.budget * occupied + 1e-9))
         softmax = scores.sub_(top).exp_()
         softmax.div_(softmax.sum(-1, keepdim=True))
-        return softmax.sum(1).topk(count, dim=-1, sorted=False).indices.sort(-1).values
+        return softmax.sum(1), within.round().long().clamp(1, most)
+
+    def _selects(self, span: Span) -> bool:
+        return span.count == 1 and self._keeps()
+
+    def _keeps(self) -> bool:
+        return self.step is not None and self.step.keep
 
     def _skewed(self, q: Tensor, rotation: Tensor) -> Tensor:
         """q [T, H, d] by each KV head's rotation [G, d, p] -> [G, group, T, p]."""
         grouped = q.view(len(q), self.shape.kv_heads, -1, self.shape.head_dim).permute(1, 2, 0, 3)
         return torch.matmul(grouped, rotation.unsqueeze(1).to(q.dtype))
 
-    def _fetch(self, held: _Held, layer: int, slots: Tensor) -> _Fetch:
-        staged_keys, staged_values = held.staging[layer % 2]
-        count = slots.shape[1]
-        size = 2 * slots.numel() * self.shape.head_dim * self.model.dtype.itemsize
+    def _fetch(self, span: Span, layer: int, slots: Tensor) -> _Fetch:
+        """Starts moving the entries at slots [G, m] to the device: into the staging buffers, or, for a whole turn's
+        rows, into buffers that live for one layer."""
+        held = span.sequence.held
+        count, lasting = slots.shape[1], self._selects(span)
+        if lasting:
+            keys, values = (buffer[0] for buffer in held.staging[layer % 2])
+        else:
+            extent = (self.shape.kv_heads, count + span.count, self.shape.head_dim)
+            pool, model = self.around.device, self.model
+            keys = pool.tensor("layer KV", extent, model.dtype, model.device)
+            try:
+                values = pool.tensor("layer KV", extent, model.dtype, model.device)
+            except OutOfMemory:
+                pool.drop("layer KV", keys)
+                raise
 
         def copy() -> None:
-            held.host.gather(layer, slots, staged_keys[0, :, :count], staged_values[0, :, :count])
+            held.host.gather(layer, slots, keys[:, :count], values[:, :count])
 
-        return _Fetch(slots, self.around.link.to_device(size, copy))
+        size = 2 * slots.numel() * self.shape.head_dim * self.model.dtype.itemsize
+        return _Fetch(slots, self.around.link.to_device(size, copy), keys, values, lasting)
+
+    def _return(self, fetch: _Fetch) -> None:
+        if not fetch.lasting:
+            self.around.device.drop("layer KV", fetch.keys, fetch.values)
 
     def _offload(self, held: _Held, layer: int, keys: Tensor, values: Tensor) -> None:
         """The step's own entries, [G, T, d], to the host; their partial keys stay on the device."""
