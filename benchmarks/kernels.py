@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from engines import kernels
-from engines.decoder import Layer
-from engines.step import DecodeStep
 
 LAYERS, HIDDEN, HEADS, GROUPS, DIM, FFN, VOCAB, BLOCK = 30, 576, 9, 3, 64, 1536, 49152, 16
 SCALE = DIM**-0.5
@@ -81,7 +79,7 @@ def main() -> None:
         table, lengths = torch.randperm(blocks).int().view(1, -1), torch.tensor([context], dtype=torch.int32)
         block, offset = torch.tensor([blocks - 1]), torch.tensor([BLOCK - 1])
         cos, sin, q = torch.ones(1, DIM // 2), torch.zeros(1, DIM // 2), torch.randn(1, HEADS, DIM)
-        mass, turn = torch.empty(1, GROUPS, context), (cos, sin)
+        mass = torch.empty(1, GROUPS, context)
 
         def attend(mass: Tensor | None, keys=keys, values=values, q=q, table=table, lengths=lengths) -> None:
             for k, v in zip(keys, values, strict=True):
@@ -99,27 +97,13 @@ def main() -> None:
                 kernels.gated_mlp(x, norm, 1e-5, gate_up[i], down[i])
             kernels.norm_linear(x, norm, 1e-5, head)
 
-        layers = [
-            Layer(norm=norm, qkv=qkv[i], out=out[i], mlp_norm=norm, up=gate_up[i], down=down[i]) for i in range(LAYERS)
-        ]
-        whole = DecodeStep(layers, HEADS, GROUPS, DIM, 1e-5, SCALE) if DecodeStep.serves(layers, DIM) else None
-
-        def fused(
-            keys=keys, values=values, table=table, lengths=lengths, block=block, offset=offset, whole=whole, turn=turn
-        ):
-            x = torch.randn(1, HIDDEN)
-            whole.run(x, *turn, keys, values, block, offset, table, lengths)
-            kernels.norm_linear(x, norm, 1e-5, head)
-
         kv_bytes = keys.nbytes + values.nbytes
         for name, wanted in (("decode_attention", None), ("decode_attention with mass", mass)):
             seconds = fastest(lambda wanted=wanted: attend(wanted), repeats)  # type: ignore[misc]
             report(f"{name}, {context} slots", seconds, gb_per_s=kv_bytes / seconds / 1e9)
+        seconds = fastest(step, repeats)
         read = sum(w.nbytes for w in (qkv, out, gate_up, down, head)) + kv_bytes
-        for name, work in (("step", step), ("fused step", fused)) if whole else (("step", step),):
-            seconds = fastest(work, repeats)
-            floor_ms = read / bandwidth * 1e3
-            report(f"{name}, {context} slots", seconds, gb_per_s=read / seconds / 1e9, floor_ms=floor_ms)
+        report(f"step, {context} slots", seconds, gb_per_s=read / seconds / 1e9, floor_ms=read / bandwidth * 1e3)
 
         x = torch.randn(context, HIDDEN)
         seconds = fastest(lambda x=x: kernels.linear(x, gate_up[0]), 5)  # type: ignore[misc]

@@ -45,7 +45,6 @@ _SIGNATURES = {
         _P,
         _I,
     ],
-    "decode_step": [_P],
     "causal_softmax": [_P, _N, _N, _N, _N, _F, _P, _P, _P, _I],
 }
 
@@ -70,24 +69,24 @@ def load(folder: Path) -> ctypes.CDLL | None:
 
 library = load(Path(__file__).parent)
 
-_scratch_area = torch.empty(1 << 16)
+_scratch = torch.empty(1 << 16)
 # How many threads the kernels use; None for as many as torch (see kernels.torch_alone).
 threads: int | None = None
 
 
-def scratch(count: int) -> int:
+def _scratch_pointer(count: int) -> int:
     """Address of at least `count` float32 values."""
-    global _scratch_area
-    if _scratch_area.numel() < count:
-        _scratch_area = torch.empty(2 * count)
-    return _scratch_area.data_ptr()
+    global _scratch
+    if _scratch.numel() < count:
+        _scratch = torch.empty(2 * count)
+    return _scratch.data_ptr()
 
 
 def _threads() -> int:
     return threads or torch.get_num_threads()
 
 
-def pointer(tensor: Tensor | None) -> int | None:
+def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -101,17 +100,17 @@ def linear(
     library.kvtui_linear(
         x.data_ptr(),
         x.stride(0),
-        pointer(norm),
+        _pointer(norm),
         eps,
         weight.data_ptr(),
-        pointer(bias),
+        _pointer(bias),
         out.data_ptr(),
         out.stride(0),
         rows,
         width,
         weight.shape[0],
         add,
-        scratch(rows * width),
+        _scratch_pointer(rows * width),
         threads,
     )
     return out
@@ -132,7 +131,7 @@ def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down:
         rows,
         width,
         ffn,
-        scratch(rows * (3 * ffn + width)),
+        _scratch_pointer(rows * (3 * ffn + width)),
         threads,
     )
     return residual
@@ -213,17 +212,6 @@ def store_kv(keys: Tensor, values: Tensor, block: Tensor, offset: Tensor, k: Ten
     )
 
 
-def attention_scratch(batch: int, heads: int, dim: int, span: int, threads: int) -> int:
-    """Float32 values: each thread's queries, the partial results (see attention.c) and, for mass, every score."""
-    return threads * heads * dim + (batch + 3 * threads) * heads * (dim + 2) + batch * heads * span
-
-
-def decode_step(step: int) -> None:
-    """`step`: the address of a structure, see engines.step."""
-    assert library is not None
-    library.kvtui_decode_step(step)
-
-
 def decode_attention(
     q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, lengths: Tensor, scale: float, mass: Tensor | None
 ) -> Tensor:
@@ -234,8 +222,12 @@ def decode_attention(
     v0, v1, v2, _ = values.stride()
     threads = _threads()
     out = torch.empty(q.shape)
-    span = mass.shape[2] if mass is not None else 0
-    area = attention_scratch(batch, heads, dim, span, threads)
+    # Each thread's queries, the partial results (see native.c) and, for `mass`, every score.
+    scratch = threads * heads * dim + (batch + 3 * threads) * heads * (dim + 2)
+    span = 0
+    if mass is not None:
+        span = mass.shape[2]
+        scratch += batch * heads * span
     assert library is not None
     library.kvtui_decode_attention(
         q.data_ptr(),
@@ -253,7 +245,7 @@ def decode_attention(
         tables.stride(0),
         lengths.data_ptr(),
         scale,
-        pointer(mass),
+        _pointer(mass),
         mass.stride(0) if mass is not None else 0,
         mass.stride(1) if mass is not None else 0,
         span,
@@ -263,7 +255,7 @@ def decode_attention(
         groups,
         slots,
         dim,
-        scratch(area),
+        _scratch_pointer(scratch),
         threads,
     )
     return out
@@ -284,8 +276,8 @@ def causal_softmax(
         first,
         width,
         scale,
-        pointer(lse),
-        pointer(mass),
-        scratch(threads * width),
+        _pointer(lse),
+        _pointer(mass),
+        _scratch_pointer(threads * width),
         threads,
     )

@@ -7,7 +7,6 @@
  *
  * Strides are in elements. B: sequences, H: query heads, G: KV heads, S: slots a block, d: head dimension, a multiple of
  * 16. */
-#include "kernels.h"
 #include "threads.h"
 #include "vectors.h"
 

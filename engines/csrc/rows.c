@@ -2,7 +2,6 @@
  *
  * Weights are bfloat16 and are read once; everything else is float32. native.py documents the arguments. Strides are in
  * elements; T: rows (tokens), n and m: a weight's columns and rows. n, ffn and d are multiples of 16. */
-#include "kernels.h"
 #include "threads.h"
 #include "vectors.h"
 
