@@ -103,13 +103,15 @@ class Engine:
         Raises BadRequest for an empty prompt, one that leaves no room for a new token in the model's context, token
         ids outside the vocabulary, negative counts, or a follow-up to nothing.
         """
-        tokens = [int(token) for token in token_ids]
-        if not tokens:
-            raise BadRequest("the prompt is empty")
-        if min(tokens) < 0 or max(tokens) >= self.model.shape.vocab:
-            raise BadRequest(f"token ids must lie in 0 .. {self.model.shape.vocab - 1}")
-        if max_new_tokens < 0:
-            raise BadRequest(f"max_new_tokens {max_new_tokens} is negative")
+        tokens = self._checked(token_ids, "the prompt is empty")
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+            raise BadRequest(f"max_new_tokens is a whole number, 0 or more, not {max_new_tokens!r}")
+        if temperature != 0 and not 1e-3 <= temperature <= 1e3:
+            raise BadRequest(f"temperature is 0 (greedy) or within 0.001 .. 1000, not {temperature!r}")
+        if not 0 < top_p <= 1:
+            raise BadRequest(f"top_p is a share above 0 and at most 1, not {top_p!r}")
+        if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+            raise BadRequest(f"seed is a whole number in 0 .. 2^63 - 1, not {seed!r}")
         earlier = self._ended if follow_up else None
         if follow_up and (earlier is None or self.scheduler.has_work):
             raise BadRequest("a follow-up needs an earlier conversation that has ended")
@@ -151,6 +153,10 @@ class Engine:
             except OutOfMemory as fault:
                 self._abort(fault)
                 return self._drain()
+            except Exception:  # a fault of ours: nothing half-done stays behind
+                self._work = None
+                self.cancel()
+                raise
             self.link.settle()
             if ended:
                 self._work = None
@@ -226,9 +232,7 @@ class Engine:
         """float32 [vocab]: logits of the token after `token_ids`, fed after what the cache now holds. The cache stays
         as it was, so that many questions can be asked of one context. Raises BadRequest when there is no context."""
         sequence = self._latest()
-        tokens = [int(token) for token in token_ids]
-        if not tokens:
-            raise BadRequest("continue_logits needs at least one token")
+        tokens = self._checked(token_ids, "continue_logits needs at least one token")
         if sequence.computed + len(tokens) > self.model.context_limit:
             raise BadRequest(f"{len(tokens):,} more tokens exceed the context of {self.model.context_limit:,}")
         step = Step([(sequence, tokens)], keep=False)
@@ -243,7 +247,10 @@ class Engine:
             return self.model.decoder.logits(hidden[-1:])[0].clone()
 
     def kept_positions(self, layer: int) -> Tensor:
-        """int64 [kv_heads, kept]: true positions whose KV the latest conversation still has in `layer`."""
+        """int64 [kv_heads, kept]: true positions whose KV the latest conversation still has in `layer`. Raises
+        BadRequest for a layer that the model does not have, or when there is no conversation."""
+        if not isinstance(layer, int) or not 0 <= layer < self.model.layers:
+            raise BadRequest(f"layer is a whole number in 0 .. {self.model.layers - 1}, not {layer!r}")
         return self.cache.kept_positions(self._latest(), layer)
 
     def view(self, request: int) -> CacheView | None:
@@ -297,6 +304,15 @@ class Engine:
             hidden_s=max(0.0, now.hidden_s - before.hidden_s),
             measured=self.link.info.measured,
         )
+
+    def _checked(self, token_ids: Iterable[int], empty: str) -> list[int]:
+        """The ids as a list; raises BadRequest when there are none or the vocabulary has no such id."""
+        tokens = [int(token) for token in token_ids]
+        if not tokens:
+            raise BadRequest(empty)
+        if min(tokens) < 0 or max(tokens) >= self.model.shape.vocab:
+            raise BadRequest(f"token ids must lie in 0 .. {self.model.shape.vocab - 1}")
+        return tokens
 
     def _run(self, step: Step) -> Generator[bool, None, None]:
         """One step: forward, then a token for every sequence whose pending tokens are all in. Yields False after each

@@ -27,8 +27,12 @@ def check_knobs(config: WorkerConfig) -> None:
         raise BadRequest(f"none of {', '.join(config.engines)} has a prefill called {config.prefill!r}")
     if config.max_new_tokens < 1:
         raise BadRequest(f"the number of new tokens is 1 or more, not {config.max_new_tokens}")
-    if not 0 <= config.temperature < float("inf"):
-        raise BadRequest(f"the temperature is 0 or more, not {config.temperature:g}")
+    if config.max_new_tokens >= 1 << 31:
+        raise BadRequest(f"the number of new tokens is below 2^31, not {config.max_new_tokens}")
+    if not 0 <= config.seed < 1 << 63:
+        raise BadRequest(f"the seed is 0 or more (and below 2^63), not {config.seed}")
+    if config.temperature != 0 and not 1e-3 <= config.temperature <= 1e3:
+        raise BadRequest(f"the temperature is 0 (greedy) or within 0.001 .. 1000, not {config.temperature:g}")
     if not 0 < config.top_p <= 1:
         raise BadRequest(f"top-p is a share above 0 and at most 1, not {config.top_p:g}")
     for prompt in config.prompts:

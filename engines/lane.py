@@ -122,7 +122,12 @@ class Lane:
                 self.engine.device_pool.reset_peaks()
                 self.engine.host_pool.reset_peaks()
         except Exception as fault:
-            self._fail(fault)
+            if turn.follow_up and isinstance(fault, BadRequest):
+                # Refused before anything was touched: the conversation stays, and can be asked something shorter.
+                self._finish("error", str(fault))
+                self._ended = "ok"
+            else:
+                self._fail(fault)
             return
         self._context_tokens += len(token_ids)
         self._prompt_end = self._context_tokens

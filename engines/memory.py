@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from engines.errors import DeviceOutOfMemory, HostOutOfMemory
+from engines.errors import DeviceOutOfMemory, HostOutOfMemory, OutOfMemory
 
 BLOCK_TOKENS = 16
 
@@ -34,11 +34,15 @@ class Pool:
         """Raises DeviceOutOfMemory or HostOutOfMemory, and charges nothing, when the cap would be exceeded."""
         used = self.used_bytes
         if self.cap_bytes is not None and used + size_bytes > self.cap_bytes:
-            fault = DeviceOutOfMemory if self.tier == "device" else HostOutOfMemory
-            raise fault(kind, size_bytes, used, self.cap_bytes)
+            raise self._fault(kind, size_bytes, used)
         self.bytes_by_kind[kind] = self.bytes_by_kind.get(kind, 0) + size_bytes
         self.peak_bytes = max(self.peak_bytes, used + size_bytes)
         self.peak_by_kind[kind] = max(self.peak_by_kind.get(kind, 0), self.bytes_by_kind[kind])
+
+    def _fault(self, kind: str, size_bytes: int, used_bytes: int) -> OutOfMemory:
+        """Without a cap, what is in use is all that there was."""
+        fault = DeviceOutOfMemory if self.tier == "device" else HostOutOfMemory
+        return fault(kind, size_bytes, used_bytes, used_bytes if self.cap_bytes is None else self.cap_bytes)
 
     def release(self, kind: str, size_bytes: int) -> None:
         assert self.bytes_by_kind.get(kind, 0) >= size_bytes, f"{kind}: released more than was charged"
@@ -51,7 +55,14 @@ class Pool:
             size *= extent
         self.charge(kind, size)
         pinned = self.tier == "host" and torch.cuda.is_available()
-        return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
+        try:
+            return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
+        except Exception as fault:
+            self.release(kind, size)
+            # What torch raises when a device or the machine is full; CPU allocators raise a plain RuntimeError.
+            if isinstance(fault, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(fault):
+                raise self._fault(kind, size, self.used_bytes) from fault
+            raise
 
     def drop(self, kind: str, *tensors: torch.Tensor) -> None:
         for tensor in tensors:
@@ -119,8 +130,9 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """`count` blocks with one reference each. Raises DeviceOutOfMemory, and takes none, when they do not fit."""
         if count > len(self._free):
-            in_use = self.used_blocks * self.block_bytes
-            raise DeviceOutOfMemory("KV blocks", count * self.block_bytes, in_use, self.blocks * self.block_bytes)
+            used, arena = self.pool.used_bytes, len(self._free) * self.block_bytes
+            # The arena is cut to the cap when it is made, so the cap is what a person can do something about.
+            raise DeviceOutOfMemory("KV blocks", count * self.block_bytes, used, self.pool.cap_bytes or used + arena)
         self.pool.charge("kv", count * self.block_bytes)
         taken = [self._free.popleft() for _ in range(count)]
         for block in taken:

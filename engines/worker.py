@@ -112,6 +112,7 @@ class Worker:
                     self._done.set()
                     return
                 race.handle(command)
+                self._flush()
 
     def notify(self, text: str) -> None:
         """A last line for the person."""

@@ -140,9 +140,10 @@ class KvtuiApp(App[None]):
                 while not self._shown.wait(0.25) and not worker.is_cancelled:
                     pass
                 time.sleep(max(0.0, FRAME_S - (time.monotonic() - begun_s)))
-        except SourceEndedError as end:
+        except Exception as end:  # whatever ends this thread must be seen, or the screen would load for ever
             if not worker.is_cancelled:
-                self.post_message(SourceEnded(str(end)))
+                reason = str(end) if isinstance(end, SourceEndedError) else f"{type(end).__name__}: {end}"
+                self.post_message(SourceEnded(reason))
 
     @on(EventsArrived)
     async def _take(self, message: EventsArrived) -> None:
@@ -186,7 +187,8 @@ class KvtuiApp(App[None]):
             reason = last.text if self.state.started is None and last is not None and last.level == "error" else ""
             log = getattr(self.source, "log_path", None)
             where = f" · log: {log}" if log is not None else ""
-            self.race.banner(f"✖ {one_line(reason or message.reason)} — press w to start it again{where}")
+            cause = one_line(reason or message.reason)
+            self.race.banner(f"✖ {cause} — press w to start it again{where}")
         await self.refresh_race()
 
     @property
@@ -203,6 +205,10 @@ class KvtuiApp(App[None]):
 
     @on(Asked)
     async def _asked(self, message: Asked) -> None:
+        if self.ended:
+            self.race.composer.put_back(message.document, message.question)
+            self.notify("The worker has ended: Esc, then w starts it again. What you wrote is kept.", markup=False)
+            return
         text = "\n\n".join(part for part in (message.document, message.question) if part)
         title = one_line((message.question or message.document.strip())[:TITLE_CHARACTERS])
         prompt = commands.Prompt(text=text, follow_up=self._follows_up(), title=title)
@@ -211,6 +217,10 @@ class KvtuiApp(App[None]):
         if self.state.status == "paused":
             self.notify("Paused: press space to go on.", markup=False)
         await self.refresh_race()
+
+    async def action_quit(self) -> None:
+        """A model that never came is a fault of input, here as without a screen."""
+        self.exit(None, 2 if self.ended and self.state.started is None else 0)
 
     def action_pause(self) -> None:
         self.source.send(commands.Resume() if self.state.status == "paused" else commands.Pause())

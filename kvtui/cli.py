@@ -7,6 +7,8 @@ SIGTERM.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
 import sys
 from pathlib import Path
@@ -38,7 +40,20 @@ def main() -> None:
     except KvtuiError as fault:
         click.echo(f"kvtui: {fault}", err=True)
         code = 2
+    except KeyboardInterrupt:
+        code = 130
+    except OSError as fault:  # a full disk, a closed output
+        _let_go(sys.stdout)
+        if not isinstance(fault, BrokenPipeError):
+            click.echo(f"kvtui: cannot write the output: {fault.strerror or fault}", err=True)
+        code = 2
     sys.exit(code)
+
+
+def _let_go(stream: Any) -> None:
+    """What is still buffered cannot be written; the interpreter must not try again on its way out."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -51,6 +51,7 @@ class WorkerClient:
 
     def start(self) -> None:
         """Raises SourceEndedError when the process cannot be started."""
+        first_frame = commands.encode(self.config)
         with self._turns:
             self._stop()
             self._closing.clear()
@@ -74,7 +75,7 @@ class WorkerClient:
                 if not isinstance(log, int):
                     log.close()
             self._outbox = queue.SimpleQueue()
-            self._outbox.put(commands.encode(self.config))
+            self._outbox.put(first_frame)
             # A paste of a megabyte is more than a pipe takes at once: writing waits here, not in the interface.
             self._writer = threading.Thread(
                 target=_write_all, args=(self._process.stdin, self._outbox), name="kvtui-commands", daemon=True

@@ -42,7 +42,7 @@ def decode_text(raw: bytes, name: str) -> str:
         raise BadRequest(f"{name} is not UTF-8 text (byte {fault.start:,})") from fault
     if not text.strip():
         raise BadRequest(f"{name} is empty")
-    return text.replace("\r\n", "\n").removesuffix("\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n")
 
 
 def parse_jsonl(text: str, name: str) -> list[Prompt]:

@@ -110,3 +110,7 @@ def test_the_built_in_stream_plants_a_fact_and_asks_for_it():
     assert any(not p.follow_up for p in rest)
     assert all(p.title for p in [first, second, *rest])
     assert {p.max_new_tokens for p in built_in_prompts(7)} == {7}
+
+
+def test_old_line_ends_are_line_ends() -> None:
+    assert decode_text(b"one\rtwo\r\nthree\n", "a file") == "one\ntwo\nthree"

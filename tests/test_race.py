@@ -169,10 +169,13 @@ def test_a_follow_up_continues_each_engines_own_conversation():
 
 
 def test_a_follow_up_that_outgrows_the_context_says_so():
-    course = Course(Prompt(text="x" * 400), Prompt(text="y" * 200, follow_up=True)).finish()
+    """And leaves the conversation as it was: something shorter can be asked."""
+    too_long, short = Prompt(text="y" * 200, follow_up=True), Prompt(text="z", follow_up=True)
+    course = Course(Prompt(text="x" * 400), too_long, short).finish()
     outcome = course.of(Outcome, request=1)[0]
     assert outcome.outcome == "error"
     assert "longer than the context of 512" in outcome.detail
+    assert course.of(Outcome, request=2)[0].outcome == "ok"
 
 
 def test_new_tokens_are_cut_to_what_the_context_has_room_for():

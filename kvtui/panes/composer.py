@@ -77,6 +77,7 @@ class Composer(Horizontal):
 
     def take_paste(self, text: str) -> None:
         """Short one-line text goes into the line, anything else becomes (or grows) the document."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")  # terminals paste line ends as carriage returns
         if len(text) <= PASTE_INLINE_CHARACTERS and len(text.splitlines()) <= 1:
             self.input.insert_text_at_cursor(text.strip("\r\n"))
         elif text.strip():
@@ -101,6 +102,11 @@ class Composer(Horizontal):
             self.post_message(Asked(self._document, question))
             self._set_document("")
             self.input.value = ""
+
+    def put_back(self, document: str, question: str) -> None:
+        """What could not be sent: nothing of the user's is lost."""
+        self._set_document(document)
+        self.input.value = question
 
     def _set_document(self, text: str) -> None:
         self._document = text

@@ -1,0 +1,107 @@
+"""The engine as a library: what it refuses, and that nothing half-done stays behind."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import engines
+from engines.errors import BadRequest, DeviceOutOfMemory
+from engines.memory import Pool
+from tests.tiny import prompt, tiny
+
+IDS = ["vllm", "h2o", "infinigen"]
+
+
+@pytest.mark.parametrize("engine_id", IDS)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"temperature": math.nan},
+        {"temperature": -1.0},
+        {"temperature": 1e-45},
+        {"temperature": 1.0, "top_p": 0.0},
+        {"top_p": 2.0},
+        {"top_p": math.nan},
+        {"seed": 2**70},
+        {"seed": -1},
+        {"max_new_tokens": 2.5},
+        {"max_new_tokens": -1},
+    ],
+)
+def test_knobs_out_of_range_are_refused_and_leave_the_engine_usable(engine_id: str, knobs: dict) -> None:
+    engine = engines.create_engine(engine_id, tiny("llama")[0])
+    with pytest.raises(BadRequest):
+        engine.generate(prompt(20), **{"max_new_tokens": 2, **knobs})
+    assert len(engine.generate(prompt(20), 2, ignore_eos=True).tokens) == 2
+
+
+@pytest.mark.parametrize("engine_id", IDS)
+def test_ids_outside_the_vocabulary_are_refused_everywhere(engine_id: str) -> None:
+    engine = engines.create_engine(engine_id, tiny("llama")[0])
+    with pytest.raises(BadRequest, match="no conversation"):
+        engine.continue_logits([1])
+    engine.generate(prompt(20), 1, ignore_eos=True)
+    for ids in ([], [-1], [97], [5, -98]):
+        with pytest.raises(BadRequest):
+            engine.generate(ids, 1)
+        with pytest.raises(BadRequest):
+            engine.continue_logits(ids)
+    assert engine.continue_logits([1]).shape == (97,)
+
+
+@pytest.mark.parametrize("engine_id", IDS)
+@pytest.mark.parametrize("layer", [-1, 3, "x", None])
+def test_layers_that_are_not_there_are_refused(engine_id: str, layer: object) -> None:
+    engine = engines.create_engine(engine_id, tiny("llama")[0])
+    engine.generate(prompt(20), 1, ignore_eos=True)
+    with pytest.raises(BadRequest, match=r"0 \.\. 2"):
+        engine.kept_positions(layer)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine_id", IDS)
+def test_a_fault_in_the_middle_leaves_nothing_behind(engine_id: str, monkeypatch) -> None:
+    model, _ = tiny("llama")
+    engine = engines.create_engine(engine_id, model)
+    at_rest = engine.memory().device_bytes
+    expected = engines.create_engine(engine_id, model).generate(prompt(60), 3, ignore_eos=True).tokens
+    with monkeypatch.context() as patch:
+        patch.setattr("engines.engine.sample", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.generate(prompt(60), 3)
+    assert not engine.has_work
+    assert engine.memory().device_bytes == at_rest
+    assert engine.memory().host_bytes == {}
+    assert engine.generate(prompt(60), 3, ignore_eos=True).tokens == expected
+
+
+def test_a_prompt_longer_than_the_context_says_by_how_much() -> None:
+    engine = engines.create_engine("vllm", tiny("llama")[0])
+    with pytest.raises(BadRequest, match=r"1,030 tokens: 6 more than the context of 1,024"):
+        engine.generate(prompt(1030), 1)
+    assert engine.generate(prompt(1024), 5).tokens == []
+
+
+def test_sampling_is_reproducible_by_seed() -> None:
+    engine = engines.create_engine("vllm", tiny("llama")[0])
+
+    def sampled(seed: int) -> list[int]:
+        return engine.generate(prompt(20), 12, temperature=1.0, top_p=0.9, seed=seed, ignore_eos=True).tokens
+
+    assert sampled(1) == sampled(1)
+    assert sampled(1) != sampled(2)
+
+
+def test_an_allocation_that_fails_is_not_charged(monkeypatch) -> None:
+    pool = Pool("device")
+    pool.charge("weights", 100)
+
+    def full(*_args, **_kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch, "zeros", full)
+    with pytest.raises(DeviceOutOfMemory, match="scores"):
+        pool.tensor("scores", (10,), torch.float32, "cpu")
+    assert pool.bytes_by_kind == {"weights": 100, "scores": 0}
