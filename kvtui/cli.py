@@ -30,6 +30,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding is no reason to crash
+    if sys.stdout is None:  # closed by who started us (`>&-`): there is nowhere to say anything else
+        click.echo("kvtui: stdout is closed", err=True)
+        sys.exit(2)
     try:
         code = cli.main(prog_name="kvtui", standalone_mode=False)
     except click.ClickException as fault:

@@ -271,3 +271,15 @@ def test_on_the_real_model_the_paged_engine_finds_the_fact_again():
     assert 800 < summary["prompt_tokens"] < 1200
     assert len(summary["tokens"]) == 24
     assert "marigold" in fact["text"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize("arguments", [["models"], ["--help"]])
+def test_an_output_that_is_full_is_one_line_and_code_2(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvtui.cli", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "cannot write the output" in done.stderr
