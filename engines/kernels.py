@@ -72,18 +72,19 @@ def torch_alone() -> Iterator[None]:
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """An uninitialised tensor for weights or KV blocks. On Linux CPUs a large one lies on huge pages, which spares the
-    page walks of reads that jump about: worth a quarter of the read bandwidth in virtual machines."""
+    """A tensor of zeros for weights or KV blocks, lazily where it is large: untouched pages cost nothing. On Linux CPUs
+    such a one lies on huge pages, which spares the page walks of reads that jump about: worth a quarter of the read
+    bandwidth in virtual machines."""
     size = dtype.itemsize
     for extent in shape:
         size *= extent
     if torch.device(device).type != "cpu" or size < 2 * _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype, device=device)
+        return torch.zeros(shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:  # a kernel built without them
-        return torch.empty(shape, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype)
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     start = -whole.data_ptr() % _HUGE_PAGE_BYTES
     return whole[start : start + size].view(dtype).view(shape)

@@ -44,8 +44,8 @@ LATENCY_S = 10e-6
 
 @cache
 def memory_bytes_per_s() -> float:
-    """Read bandwidth of this machine's memory with torch's threads: the best of a few sums over 256 MiB."""
-    block = torch.ones(64 << 20, dtype=torch.float32)
+    """Read bandwidth of this machine's memory with torch's threads: the best of a few sums over 128 MiB."""
+    block = torch.ones(32 << 20, dtype=torch.float32)
     best_s = float("inf")
     for _ in range(5):
         start = time.perf_counter()

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from engines.errors import DeviceOutOfMemory, HostOutOfMemory, OutOfMemory
+from engines.kernels import allocate
 
 BLOCK_TOKENS = 16
 
@@ -100,10 +101,9 @@ class BlockPool:
         device: torch.device,
     ) -> None:
         shape = (layers, blocks, kv_heads, BLOCK_TOKENS, head_dim)
-        # Zeros, as slots beyond a length are multiplied by a probability of 0, and garbage may be NaN. Untouched pages
-        # cost nothing on a CPU.
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        # Zeros, as slots beyond a length are multiplied by a probability of 0, and garbage may be NaN.
+        self.keys = allocate(shape, dtype, device)
+        self.values = allocate(shape, dtype, device)
         self.pool = pool
         self.blocks = blocks
         self.block_bytes = 2 * layers * kv_heads * BLOCK_TOKENS * head_dim * dtype.itemsize

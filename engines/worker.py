@@ -7,6 +7,7 @@ leaves a traceback on stderr and exit code 1. When stdin closes, the process end
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -87,6 +88,7 @@ class Worker:
             self._done.set()
             return
         self._load_stage("starting torch")
+        gc.disable()  # imports make many objects and no garbage: collecting them costs a quarter of a second
         from engines import create_engine, load_model
         from engines.race import Race
 
@@ -100,6 +102,7 @@ class Worker:
         race = Race(model, config, self._batch.append, build=create_engine)
         self._load_stage("building the engines")
         race.start()
+        gc.enable()
         sampler = _Sampler(model.device.type)
         while True:
             busy = race.advance()

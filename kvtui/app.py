@@ -33,7 +33,7 @@ from kvtui.race_screen import RaceScreen
 from kvtui.source import Source, SourceEndedError
 from kvtui.state import RunState
 
-FRAME_S = 1 / 12
+FRAME_S = 1 / 10
 GC_EVERY_OBJECTS = 20_000
 LEAVE_S = 4.0
 BUDGET_STEP = 0.05
