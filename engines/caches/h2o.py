@@ -91,9 +91,7 @@ class H2OCache(Cache):
         assert self.step is not None
         keys, values = self.blocks.keys[layer], self.blocks.values[layer]
         if self.step.decodes and self.step.keep:
-            block, offset, heads = self._block[layer], self._offset[layer], self._heads
-            keys[block, heads, offset] = k.to(keys.dtype)
-            values[block, heads, offset] = v.to(values.dtype)
+            kernels.store_kv(keys, values, self._block[layer], self._offset[layer], k, v)
             out = kernels.decode_attention(
                 q, keys, values, self._tables, self._lengths, self.shape.scale, self._mass[layer]
             )
@@ -164,7 +162,6 @@ class H2OCache(Cache):
             held.mass.scatter_(2, held.hole.unsqueeze(-1), 0.0)
             lengths.append(held.count + 1)
         self._block, self._offset = torch.stack(blocks, 1), torch.stack(offsets, 1)
-        self._heads = torch.arange(groups, device=device)
         self._lengths = torch.tensor(lengths, dtype=torch.int32, device=device)
         width = max(len(span.sequence.table) for span in step)
         tables = [span.sequence.table + [0] * (width - len(span.sequence.table)) for span in step]

@@ -88,8 +88,7 @@ class PagedCache(Cache):
         assert self.step is not None
         keys, values = self.blocks.keys[layer], self.blocks.values[layer]
         if self.step.decodes and self.step.keep:
-            keys[self._block, :, self._offset] = k.to(keys.dtype)
-            values[self._block, :, self._offset] = v.to(values.dtype)
+            kernels.store_kv(keys, values, self._block, self._offset, k, v)
             scale = self.shape.scale
             out = kernels.decode_attention(q, keys, values, self._tables, self._lengths, scale)
             if self.step.observe:
