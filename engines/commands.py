@@ -11,13 +11,17 @@ class Command(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One item of the prompt stream: plain `text`, or chat `messages` ({"role", "content"}). A `follow_up` continues
-    the conversation that each engine's cache holds. `title` is what the list of prompts shows."""
+    the conversation that each engine's cache holds. `title` is what the list of prompts shows. `cut` ("start", "middle"
+    or "end") is where a prompt that is too long may be cut; without it, such a prompt is refused by a `TooLong` event
+    with its `ticket`."""
 
     text: str = ""
     messages: list[dict[str, str]] | None = None
     follow_up: bool = False
     title: str = ""
     max_new_tokens: int | None = None
+    cut: str = ""
+    ticket: str = ""
 
 
 class Submit(Command, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,6 +62,12 @@ class SetEngines(Command, frozen=True, kw_only=True):
     engines: list[str]
 
 
+class Focus(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """The layer that a person looks at (None: none in particular), see `events.Heads`."""
+
+    layer: int | None = None
+
+
 class Shutdown(Command, frozen=True):
     pass
 
@@ -81,12 +91,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     top_p: float = 1.0
     seed: int = 0
     ignore_eos: bool = False
-    truncate: bool = False
+    truncate: str = ""  # where prompts that are too long are cut: start, middle, end; empty: they are refused
     observe: bool = True
     prompts: list[Prompt] = []
 
 
-AnyCommand = Submit | Pause | Resume | Step | Rerun | Cancel | SetBudget | SetEngines | Shutdown
+AnyCommand = Submit | Pause | Resume | Step | Rerun | Cancel | SetBudget | SetEngines | Focus | Shutdown
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyCommand)

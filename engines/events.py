@@ -134,6 +134,19 @@ class Cache(Event, frozen=True, kw_only=True, omit_defaults=True):
     evicted_tokens: float = 0.0
 
 
+class Heads(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """One layer seen head by head, for inspection: `states` is deflated bytes [kv_heads, tokens], one `KvState` each;
+    `mass` is deflated bytes [kv_heads, tokens] on the scale of `Cache.mass` (shares of the layer's whole). Layers
+    come in turn, the one in focus more often."""
+
+    request: int
+    layer: int
+    kv_heads: int
+    tokens: int
+    states: bytes
+    mass: bytes
+
+
 class Memory(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes in use by tier and kind ("weights", "kv", "partial keys", "staging", "scores", ...), with peaks and caps.
     `kv_peak_bytes` are the KV entries' own peaks. Blocks are the paged arena's; `waste` is the share of allocated KV
@@ -167,6 +180,16 @@ class Transfer(Event, frozen=True, kw_only=True, omit_defaults=True):
     busy_s: float
     hidden_s: float
     measured: bool
+
+
+class TooLong(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """A submitted prompt has more tokens than the context has room for, and was not taken into the stream. `ticket` is
+    the prompt's own; it may be submitted again with `Prompt.cut`."""
+
+    ticket: str
+    title: str
+    tokens: int
+    room_tokens: int
 
 
 class Decision(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -223,8 +246,10 @@ AnyEvent = (
     | Prefill
     | Token
     | Cache
+    | Heads
     | Memory
     | Transfer
+    | TooLong
     | Decision
     | Outcome
     | Sample

@@ -30,7 +30,7 @@ from kvtui.literal import one_line
 from kvtui.messages import Asked, EventsArrived, FirstFrame, SourceEnded
 from kvtui.panes.composer import AskInput
 from kvtui.race_screen import RaceScreen
-from kvtui.source import Source, SourceEndedError
+from kvtui.source import Restored, Source, SourceEndedError
 from kvtui.state import RunState
 
 FRAME_S = 1 / 10
@@ -78,8 +78,8 @@ class KvtuiApp(App[None]):
         self.ended = False
         self._shown = threading.Event()
         self.race = RaceScreen(config, self.catalogue)
-        self.register_theme(palette.THEME)
-        self.theme = palette.THEME.name
+        self.register_theme(palette.now.theme())
+        self.theme = palette.now.name
 
     def get_default_screen(self) -> Screen[Any]:
         return self.race
@@ -149,7 +149,10 @@ class KvtuiApp(App[None]):
     async def _take(self, message: EventsArrived) -> None:
         try:
             for event in message.batch:
-                self._apply(event)
+                if isinstance(event, Restored):
+                    self.state = event.state
+                else:
+                    self._apply(event)
             await self.refresh_race()
         finally:
             self._shown.set()

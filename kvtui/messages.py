@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.message import Message
 
 from engines.events import AnyEvent
+from kvtui.source import Restored
 
 
 class FirstFrame(Message):
@@ -14,7 +17,7 @@ class FirstFrame(Message):
 class EventsArrived(Message):
     """All that the source had since the last one: at most one message a frame."""
 
-    def __init__(self, batch: list[AnyEvent]) -> None:
+    def __init__(self, batch: Sequence[AnyEvent | Restored]) -> None:
         super().__init__()
         self.batch = batch
 

@@ -69,7 +69,15 @@ _SHARED = [
     click.option("--prompt-file", type=_FILE, help="Text (one prompt) or .jsonl (one prompt a line); - is stdin."),
     click.option("--prompt", "prompts", multiple=True, help="A prompt; may be given several times."),
     click.option("--document", type=_FILE, help="A text that the first --prompt is about; - is stdin."),
-    click.option("--truncate", is_flag=True, help="Cut the middle out of prompts longer than the context."),
+    click.option(
+        "--truncate",
+        is_flag=False,
+        flag_value="middle",
+        default="",
+        type=click.Choice(["", "start", "middle", "end"]),
+        metavar="[start|middle|end]",
+        help="Cut prompts that are longer than the context; without a place, out of their middle.",
+    ),
 ]
 
 

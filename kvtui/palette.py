@@ -1,8 +1,10 @@
 """Colours: one an engine, from Okabe and Ito's palette (https://jfly.uni-koeln.de/color/), which colour-blind people
-can tell apart. State is never told by colour alone; `STATES` gives each its glyph."""
+can tell apart. State is never told by colour alone; `GLYPHS` gives each its sign."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from rich.style import Style
@@ -10,21 +12,79 @@ from textual.theme import Theme
 
 from engines.events import KvState
 
-BACKGROUND = "#0d1117"
-FOREGROUND = "#e6edf3"
-DIM = "#8b949e"
-FAINT = "#30363d"
-GOOD = "#3fb950"
-WARNING = "#d29922"
-ERROR = "#ff7b72"
-
-ENGINES = {"vllm": "#56b4e9", "h2o": "#e66a1f", "infinigen": "#f0e442"}
 _OTHERS = ("#cc79a7", "#009e73", "#ffffff")
 
-HOST = "#7d8590"
-FETCHED = "#ffffff"
-EVICTED = "#484f58"
-ANCHOR = "#cc79a7"
+
+@dataclass(frozen=True)
+class Palette:
+    """The colours of one look, as "#rrggbb". `engines` by id; the states' colours are those of `GLYPHS`."""
+
+    name: str
+    dark: bool
+    background: str
+    panel: str
+    foreground: str
+    dim: str
+    faint: str
+    good: str
+    warning: str
+    error: str
+    host: str
+    fetched: str
+    evicted: str
+    anchor: str
+    engines: Mapping[str, str]
+
+    def theme(self) -> Theme:
+        """The same colours for Textual's style sheets."""
+        return Theme(
+            name=self.name,
+            primary=self.engines["vllm"],
+            secondary=self.engines["h2o"],
+            accent=self.engines["infinigen"],
+            foreground=self.foreground,
+            background=self.background,
+            surface=self.background,
+            panel=self.panel,
+            success=self.good,
+            warning=self.warning,
+            error=self.error,
+            dark=self.dark,
+            variables={
+                "footer-key-foreground": self.foreground,
+                "footer-description-foreground": self.dim,
+                "footer-background": self.panel,
+                **{f"engine-{engine}": color for engine, color in self.engines.items()},
+            },
+        )
+
+
+DARK = Palette(
+    name="kvtui-dark",
+    dark=True,
+    background="#0d1117",
+    panel="#161b22",
+    foreground="#e6edf3",
+    dim="#8b949e",
+    faint="#30363d",
+    good="#3fb950",
+    warning="#d29922",
+    error="#ff7b72",
+    host="#7d8590",
+    fetched="#ffffff",
+    evicted="#484f58",
+    anchor="#cc79a7",
+    engines={"vllm": "#56b4e9", "h2o": "#e66a1f", "infinigen": "#f0e442"},
+)
+
+now = DARK  # what every widget draws with; `use` changes it
+
+
+def use(palette: Palette) -> None:
+    """From the next drawing on; whoever calls this makes the widgets draw anew."""
+    global now
+    now = palette
+
 
 GLYPHS = {
     KvState.ABSENT: " ",
@@ -37,30 +97,9 @@ GLYPHS = {
 }
 THINNED = "⠂⠒⠖⠶"  # a bin of positions of which few, some, many, nearly half are on the device
 
-THEME = Theme(
-    name="kvtui",
-    primary=ENGINES["vllm"],
-    secondary=ENGINES["h2o"],
-    accent=ENGINES["infinigen"],
-    foreground=FOREGROUND,
-    background=BACKGROUND,
-    surface=BACKGROUND,
-    panel="#161b22",
-    success=GOOD,
-    warning=WARNING,
-    error=ERROR,
-    dark=True,
-    variables={
-        "footer-key-foreground": FOREGROUND,
-        "footer-description-foreground": DIM,
-        "footer-background": "#161b22",
-        **{f"engine-{engine}": color for engine, color in ENGINES.items()},
-    },
-)
-
 
 def engine_color(engine: str) -> str:
-    return ENGINES.get(engine) or _OTHERS[sum(map(ord, engine)) % len(_OTHERS)]
+    return now.engines.get(engine) or _OTHERS[sum(map(ord, engine)) % len(_OTHERS)]
 
 
 @lru_cache(maxsize=8192)

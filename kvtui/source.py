@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from engines.commands import Command
 from engines.events import AnyEvent
+from kvtui.state import RunState
 
 
 class SourceEndedError(Exception):
     """No more events will come. The message says why, in one line; it is empty when that is as it should be."""
 
 
+@dataclass(frozen=True)
+class Restored:
+    """In place of events: the whole state as it was at another moment of a recording. From here on it is the
+    receiver's own."""
+
+    state: RunState
+
+
 class Source(Protocol):
     def start(self) -> None:
         """Begins, or begins again after the end."""
 
-    def receive(self, timeout_s: float) -> list[AnyEvent]:
+    def receive(self, timeout_s: float) -> Sequence[AnyEvent | Restored]:
         """All events that have arrived, after waiting for the first at most `timeout_s`. Called in one thread, which
         is not the interface's. Raises SourceEndedError at the end."""
 

@@ -12,7 +12,7 @@ from engines import events
 from kvtui.history import History
 
 if TYPE_CHECKING:
-    import numpy as np
+    from kvtui.cache_state import CacheState
 
 PAGED = "vllm"  # the engine that forgets nothing: the others are compared with it
 SMOOTHING_S = 0.5
@@ -29,6 +29,9 @@ class RequestState:
     title: str = ""
     follow_up: bool = False
     prompt_tokens: int = 0
+    asked: str = ""  # what the model reads: token i ends at `offsets[i]`, the first one is at `first_position`
+    offsets: list[int] = field(default_factory=list)
+    first_position: int = 0
     submitted_clock_s: float = 0.0
     status: str = "queued"
     prefill: events.Prefill | None = None
@@ -89,22 +92,6 @@ class RequestState:
             self.differs.append(differs)
             if differs and self.first_difference is None:
                 self.first_difference = index
-
-
-@dataclass
-class CacheState:
-    """Where each position's KV entry is: `cells` uint8 [layers, tokens] (`events.pack_cell`), `mass` uint8
-    [layers, bins] on the event's log scale."""
-
-    cells: np.ndarray[Any, np.dtype[np.uint8]]
-    mass: np.ndarray[Any, np.dtype[np.uint8]]
-    fetched_tokens: float
-    evicted_tokens: float
-    version: int
-
-    @property
-    def tokens(self) -> int:
-        return int(self.cells.shape[1])
 
 
 @dataclass
@@ -262,7 +249,14 @@ class RunState:
             if event.request in engine.conversation:  # run again
                 engine.conversation.clear()
             engine.requests[event.request] = RequestState(
-                event.request, event.title, event.follow_up, event.prompt_tokens, engine.clock_s
+                event.request,
+                event.title,
+                event.follow_up,
+                event.prompt_tokens,
+                event.text,
+                event.offsets,
+                event.first_position,
+                engine.clock_s,
             )
             if engine.current is None or engine.current.outcome is not None:
                 self._request(engine, event.request)
@@ -292,29 +286,18 @@ class RunState:
                 compared.compare(reference)
 
     def _on_cache(self, event: events.Cache) -> None:
-        import numpy as np  # loaded with the first picture, not with the first frame
+        from kvtui import cache_state  # numpy: with the first picture, not with the first frame
 
         engine = self.engine_for(event)
         self._request(engine, event.request)
-        cells = np.frombuffer(events.inflate(event.states), np.uint8)
-        mass = np.frombuffer(events.inflate(event.mass), np.uint8)
-        if cells.size != event.layers * event.tokens or mass.size != event.layers * event.mass_bins:
-            raise ValueError("a cache picture does not match its shape")
-        cells = cells.reshape(event.layers, event.tokens)
-        before = engine.cache
-        if not event.whole:
-            if before is None or before.cells.shape[0] != event.layers:
-                return  # a difference to a picture that we never saw: wait for the next whole one
-            cells = cells.copy()
-            known = min(before.tokens, event.tokens)
-            cells[:, :known] ^= before.cells[:, :known]
-        engine.cache = CacheState(
-            cells,
-            mass.reshape(event.layers, event.mass_bins),
-            event.fetched_tokens,
-            event.evicted_tokens,
-            1 if before is None else before.version + 1,
-        )
+        engine.cache = cache_state.seen(engine.cache, event) or engine.cache
+
+    def _on_heads(self, event: events.Heads) -> None:
+        from kvtui import cache_state
+
+        engine = self.engine_for(event)
+        if engine.cache is not None and event.request in engine.conversation:
+            engine.cache.heads[event.layer] = cache_state.seen_heads(event)
 
     def _on_memory(self, event: events.Memory) -> None:
         engine = self.engine_for(event)
@@ -366,6 +349,7 @@ _HANDLERS: dict[type[events.Event], Any] = {
     events.Prefill: RunState._on_prefill,
     events.Token: RunState._on_token,
     events.Cache: RunState._on_cache,
+    events.Heads: RunState._on_heads,
     events.Memory: RunState._on_memory,
     events.Transfer: RunState._on_transfer,
     events.Decision: RunState._on_decision,

@@ -171,6 +171,7 @@ class Race:
                 picture_at = clock_s + 0.1
                 event, before = self.picture(engine, clock_s, n, scores, before, rng)
                 yield event
+                yield self.heads(engine, clock_s, n, scores, before, layer=n % LAYERS)
                 yield self.memory(engine, clock_s, n)
             if clock_s >= transfer_at:
                 transfer_at = clock_s + 0.1
@@ -273,6 +274,24 @@ class Race:
             evicted_tokens=float((state == events.KvState.EVICTED).sum() / LAYERS),
         )
         return event, cells
+
+    def heads(
+        self, engine: str, clock_s: float, n: int, scores: np.ndarray, cells: np.ndarray, layer: int
+    ) -> events.Heads:
+        """One layer head by head: each head with a third of the mass, the states those of the picture."""
+        mass = scores[layer, :n] / scores[layer, :n].sum() / KV_HEADS
+        log = np.clip((np.log10(np.maximum(mass, 1e-9)) + 6) / 6 * 255, 0, 255).astype(np.uint8)
+        return events.Heads(
+            run="synthetic",
+            engine=engine,
+            clock_s=clock_s,
+            request=self.request,
+            layer=layer,
+            kv_heads=KV_HEADS,
+            tokens=n,
+            states=events.deflate(np.tile(cells[layer] & 7, KV_HEADS).tobytes()),
+            mass=events.deflate(np.tile(log, KV_HEADS).tobytes()),
+        )
 
     def merged(self, engines: tuple[str, ...] = ("vllm", "h2o", "infinigen")) -> Iterator[events.AnyEvent]:
         """All engines', the one furthest behind first: as the scheduler of a fair clock would."""

@@ -57,16 +57,23 @@ def lab(rgb: list[float]) -> tuple[float, float, float]:
 def test_engine_colours_differ_for_every_eye(sight: str) -> None:
     seen = [
         lab([min(1.0, max(0.0, sum(a * b for a, b in zip(row, linear(color), strict=True)))) for row in SIGHT[sight]])
-        for color in palette.ENGINES.values()
+        for color in palette.now.engines.values()
     ]
     assert min(math.dist(a, b) for a, b in itertools.combinations(seen, 2)) > 25
 
 
 @pytest.mark.parametrize(
-    "color", [*palette.ENGINES.values(), palette.FOREGROUND, palette.DIM, palette.ERROR, palette.GOOD]
+    "color",
+    [
+        *palette.now.engines.values(),
+        palette.now.foreground,
+        palette.now.dim,
+        palette.now.error,
+        palette.now.good,
+    ],
 )
 def test_text_is_readable_on_the_background_and_as_background(color: str) -> None:
-    assert contrast(color, palette.BACKGROUND) >= 4.5
+    assert contrast(color, palette.now.background) >= 4.5
 
 
 def test_every_state_has_a_glyph_of_its_own() -> None:

@@ -329,7 +329,7 @@ def test_a_stream_cannot_begin_with_a_follow_up():
 
 
 def test_truncation_leaves_room_for_the_answer():
-    course = Course(Prompt(text="the light " * 500), truncate=True, max_new_tokens=100).finish()
+    course = Course(Prompt(text="the light " * 500), truncate="middle", max_new_tokens=100).finish()
     token_ids, limit, _ = course.built["vllm"].submitted[0]
     assert len(token_ids) <= 412
     assert limit == 100

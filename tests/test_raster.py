@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from engines.events import KvState, pack_cell
+from kvtui.cache_state import CacheState
 from kvtui.panes.raster import Mark, mark, rasterize
-from kvtui.state import CacheState
 
 
 def cache(states: np.ndarray, mass: np.ndarray | None = None) -> CacheState:
     shares = {KvState.DEVICE: 1.0, KvState.FETCHED: 1.0, KvState.ANCHOR: 1.0}
     table = np.array([pack_cell(KvState(i % 8), shares.get(KvState(i), 0.0)) for i in range(len(KvState))], np.uint8)
     mass = np.full((states.shape[0], 4), 255, np.uint8) if mass is None else mass
-    return CacheState(table[states], mass, 0.0, 0.0, 1)
+    return CacheState(table[states], mass, np.zeros(states.shape, np.int32), 0.0, 0.0, 1)
 
 
 def marks(states: np.ndarray, lines: int, columns: int, scale: int | None = None) -> list[list[Mark]]:

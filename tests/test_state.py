@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from engines import events
-from kvtui.state import CacheState, RunState, cache_bytes
+from kvtui.cache_state import CacheState
+from kvtui.state import RunState, cache_bytes
 from kvtui.verdict import findings
 from tests.synthetic import ANSWER, FORGETFUL, Race, started, whole_race
 
@@ -220,3 +222,49 @@ def test_long_histories_stay_bounded() -> None:
     assert len(history.clock_s) <= 4097
     assert history.held(500.05) == pytest.approx((5000.0, 0.0), abs=8)
     assert history.values[-1] == (9999, 0)
+
+
+def small_picture(tokens: int, states: list[list[int]], whole: bool) -> events.Cache:
+    return events.Cache(
+        engine="h2o",
+        request=0,
+        tokens=tokens,
+        layers=len(states),
+        whole=whole,
+        states=events.deflate(bytes(cell for row in states for cell in row)),
+        mass=events.deflate(bytes(len(states))),
+        mass_bins=1,
+    )
+
+
+def test_a_state_knows_since_which_token_it_holds() -> None:
+    state = RunState()
+    state.apply(small_picture(2, [[1, 1]], whole=True))
+    state.apply(small_picture(4, [[0, 1 ^ 5, 1, 1]], whole=False))
+    state.apply(small_picture(5, [[0, 0, 0, 0, 1]], whole=False))
+    cache = state.engines["h2o"].cache
+    assert cache is not None
+    assert (cache.cells & 7).tolist() == [[1, 5, 1, 1, 1]]
+    assert cache.since.tolist() == [[2, 4, 4, 4, 5]]
+
+
+def test_a_layer_is_seen_head_by_head() -> None:
+    state = RunState()
+    state.apply(small_picture(2, [[1, 1]], whole=True))
+    heads = events.Heads(
+        engine="h2o",
+        request=0,
+        layer=0,
+        kv_heads=2,
+        tokens=2,
+        states=events.deflate(bytes([1, 5, 1, 1])),
+        mass=events.deflate(bytes([0, 255, 128, 1])),
+    )
+    state.apply(heads)
+    cache = state.engines["h2o"].cache
+    assert cache is not None
+    assert cache.heads[0].states.tolist() == [[1, 5], [1, 1]]
+    state.apply(small_picture(3, [[0, 0, 1]], whole=False))
+    assert state.engines["h2o"].cache.heads[0].tokens == 2  # type: ignore[union-attr]
+    with pytest.raises(ValueError):
+        state.apply(msgspec.structs.replace(heads, tokens=3))

@@ -39,7 +39,7 @@ class Column(Vertical, can_focus=True):
         yield from (self._vitals, self._stream, self._memory, self._heatmap, self._transfer)
 
     def on_mount(self) -> None:
-        self.add_class(self.engine if self.engine in palette.ENGINES else "other")
+        self.add_class(self.engine if self.engine in palette.now.engines else "other")
         self.border_title = f" {self.number} {ENGINE_LABELS.get(self.engine, self.engine)} "
 
     def show_text(self, state: RunState) -> None:

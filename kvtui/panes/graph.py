@@ -20,7 +20,7 @@ def stacked(
     """One cell a column: the first value solid from the bottom up, the second hatched on top of it; None leaves a gap.
     The full `height` in lines is `scale`."""
     lower_style = palette.style(color)
-    upper_color = palette.blend(palette.BACKGROUND, color, 0.5)
+    upper_color = palette.blend(palette.now.background, color, 0.5)
     upper_style = palette.style(upper_color)
     edge_style = palette.style(color, upper_color)
     blank = palette.style()
@@ -52,8 +52,8 @@ def bar(share: float, width: int, color: str) -> list[Piece]:
     full, rest = divmod(eighths, 8)
     text = "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
     return [
-        (text, palette.style(color, palette.FAINT)),
-        (" " * (width - len(text)), palette.style(color, palette.FAINT)),
+        (text, palette.style(color, palette.now.faint)),
+        (" " * (width - len(text)), palette.style(color, palette.now.faint)),
     ]
 
 

@@ -36,13 +36,13 @@ class Header(Lines):
         )
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
-        state, dim = self._state, palette.style(palette.DIM)
-        plain, strong = palette.style(palette.FOREGROUND), palette.style(palette.FOREGROUND, bold=True)
+        state, dim = self._state, palette.style(palette.now.dim)
+        plain, strong = palette.style(palette.now.foreground), palette.style(palette.now.foreground, bold=True)
         word = "✖ worker ended" if self._ended else _STATES.get(state.status, state.status)
         right: list[Piece] = [(word, palette.style(_color(state.status, self._ended), bold=True))]
         if state.started is not None:
             right.append((f"  {figures.clock(state.clock_s)} ", strong))
-        left: list[Piece] = [(" kvtui ", palette.style(palette.BACKGROUND, palette.FOREGROUND, bold=True))]
+        left: list[Piece] = [(" kvtui ", palette.style(palette.now.background, palette.now.foreground, bold=True))]
         # What comes first matters most: whatever has no room is left out whole.
         for label, value in self._facts():
             fact = [("  ", dim), (f"{label} " if label else "", dim), (value, plain)]
@@ -70,5 +70,5 @@ class Header(Lines):
 
 def _color(status: str, ended: bool) -> str:
     if ended:
-        return palette.ERROR
-    return {"racing": palette.GOOD, "paused": palette.WARNING}.get(status, palette.DIM)
+        return palette.now.error
+    return {"racing": palette.now.good, "paused": palette.now.warning}.get(status, palette.now.dim)

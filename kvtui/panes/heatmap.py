@@ -30,7 +30,7 @@ class Heatmap(Lines):
         return (id(cache), cache.version, self._scale_tokens) if cache is not None else None
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
-        dim = palette.style(palette.DIM)
+        dim = palette.style(palette.now.dim)
         cache = self._state.cache if self._state is not None else None
         scale = f"0–{self._scale_tokens:,}" if cache is not None else ""
         label = "layers × positions" if width >= 34 else "layers"
@@ -54,27 +54,29 @@ def paint(line: list[tuple[int, int, int, int, int]], color: str) -> list[Piece]
     cells: list[Piece] = []
     for mark, upper, lower, heat, dots in line:
         if mark == Mark.SOLID:
-            upper_color = palette.blend(palette.BACKGROUND, color, upper / SHADES)
-            lower_color = palette.blend(palette.BACKGROUND, color, lower / SHADES)
+            upper_color = palette.blend(palette.now.background, color, upper / SHADES)
+            lower_color = palette.blend(palette.now.background, color, lower / SHADES)
             cells.append((palette.GLYPHS[KvState.DEVICE], palette.style(upper_color, lower_color)))
         elif mark == Mark.THINNED:
-            shown = palette.blend(palette.BACKGROUND, color, 0.4 + 0.6 * heat / SHADES)
-            ground = palette.blend(palette.BACKGROUND, color, max(upper, lower) / SHADES * 0.35)
+            shown = palette.blend(palette.now.background, color, 0.4 + 0.6 * heat / SHADES)
+            ground = palette.blend(palette.now.background, color, max(upper, lower) / SHADES * 0.35)
             cells.append((palette.THINNED[dots], palette.style(shown, ground)))
         elif mark == Mark.BLANK:
             cells.append((" ", palette.style()))
         else:
-            state, base, floor = _MARKS[mark]
-            shown = palette.blend(palette.BACKGROUND, base or color, floor + (1 - floor) * heat / SHADES)
+            state, name, floor = _MARKS[mark]
+            base = getattr(palette.now, name) if name else color
+            shown = palette.blend(palette.now.background, base, floor + (1 - floor) * heat / SHADES)
             cells.append((palette.GLYPHS[state], palette.style(shown)))
     return joined(cells)
 
 
-# By `raster.Mark`: the state, its colour ("" is the engine's own), and the share of it that is left without attention.
+# By `raster.Mark`: the state, the name of its colour in the palette ("" is the engine's own), and the share of it that
+# is left without attention.
 _MARKS = {
     3: (KvState.HOST, "", 0.25),
-    4: (KvState.DISK, palette.HOST, 0.4),
-    5: (KvState.FETCHED, palette.FETCHED, 0.5),
-    6: (KvState.EVICTED, palette.EVICTED, 1.0),
-    7: (KvState.ANCHOR, palette.ANCHOR, 0.6),
+    4: (KvState.DISK, "host", 0.4),
+    5: (KvState.FETCHED, "fetched", 0.5),
+    6: (KvState.EVICTED, "evicted", 1.0),
+    7: (KvState.ANCHOR, "anchor", 0.6),
 }

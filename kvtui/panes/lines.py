@@ -105,7 +105,7 @@ def spread(left: list[Piece], right: list[Piece], width: int, fill: Piece = (" "
 
 def rule(label: list[Piece], facts: list[Piece], width: int) -> list[Piece]:
     """A section's first line: what it is on the left, how much on the right, a thin line between."""
-    line = palette.style(palette.FAINT)
+    line = palette.style(palette.now.faint)
     return spread([*label, (" ", line)], [(" ", line), *facts] if facts else [], width, ("─", line))
 
 

@@ -41,7 +41,7 @@ class MemoryGraph(Lines):
         return engine.memory_history.version, id(engine.memory), self._all, self._scale, self._span_s
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
-        dim, color = palette.style(palette.DIM), palette.engine_color(self.engine)
+        dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
         engine = self._state
         if engine is None or engine.memory is None:
             return [rule([("KV memory", dim)], [], width)]
@@ -50,7 +50,7 @@ class MemoryGraph(Lines):
         change = figures.change(now, self._reference) if now or self._reference else ""
         facts: list[Piece] = [("█ device ", palette.style(color)), (figures.size(now), strong)]
         if change:
-            facts.append((f" {change}", palette.style(palette.FOREGROUND, bold=True)))
+            facts.append((f" {change}", palette.style(palette.now.foreground, bold=True)))
         label = "KV memory" if width >= 34 or not change else "KV"
         if height == 1 and width >= WIDE:
             facts = self._legend()
@@ -81,7 +81,7 @@ class MemoryGraph(Lines):
 
     def _totals(self, engine: EngineState, host: int, width: int) -> list[Piece]:
         """The device's whole bill: weights and transients too, and the cap when there is one."""
-        dim = palette.style(palette.DIM)
+        dim = palette.style(palette.now.dim)
         assert engine.memory is not None
         memory = engine.memory
         total = f"in all {figures.size(sum(memory.device_bytes.values()))}"
@@ -96,5 +96,5 @@ class MemoryGraph(Lines):
         return spread([(total, dim)], facts, width)
 
     def _host(self, host: int) -> Piece:
-        shown = palette.blend(palette.BACKGROUND, palette.engine_color(self.engine), 0.75)
+        shown = palette.blend(palette.now.background, palette.engine_color(self.engine), 0.75)
         return f"▒ host {figures.size(host)}", palette.style(shown, bold=True)

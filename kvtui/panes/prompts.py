@@ -36,9 +36,9 @@ class Prompts(Lines):
         return "▶" if any(r.prefill is not None or r.tokens for r in known) else "○"
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
-        state, dim = self._state, palette.style(palette.DIM)
+        state, dim = self._state, palette.style(palette.now.dim)
         prompt = state.prompt
-        strong = palette.style(palette.FOREGROUND, bold=True)
+        strong = palette.style(palette.now.foreground, bold=True)
         if prompt is None:
             return [[(" prompts ", dim), (f"{len(self._titles) or '–'}", strong), (" in the stream", dim)]]
         line: list[Piece] = [(f" prompt {prompt.request + 1} of {state.prompts_total} ", strong)]
@@ -56,7 +56,7 @@ class Prompts(Lines):
             titles = titles[max(0, index - 1) :]
         for mark, title, current in titles:
             short = title if cell_len(title) <= 32 else set_cell_size(title, 31) + "…"
-            line.append((f"  {mark} {short}", palette.style(palette.FOREGROUND, bold=True) if current else dim))
+            line.append((f"  {mark} {short}", palette.style(palette.now.foreground, bold=True) if current else dim))
         tail = one_line(spoken(prompt.text[-TAIL_CHARACTERS:]))
         head = f" {prompt.prompt_tokens:,} tokens  "
         return [line, [(head, dim), *_tail(tail, width - len(head))]]
@@ -64,7 +64,7 @@ class Prompts(Lines):
 
 def _tail(text: str, width: int) -> list[Piece]:
     """The end of the text, where the question is."""
-    quiet = palette.style(palette.DIM, italic=True)
+    quiet = palette.style(palette.now.dim, italic=True)
     if cell_len(text) <= width:
         return [(text, quiet)]
     while text and cell_len(text) > width - 2:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engines.events import KvState
-from kvtui.state import CacheState
+from kvtui.cache_state import CacheState
 
 STATES = len(KvState)
 SHADES = 15  # steps of brightness above none: few, so that a flicker of attention repaints nothing

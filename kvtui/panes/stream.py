@@ -163,7 +163,7 @@ class Stream(Lines):
         """While there is no answer yet: the end of what the engine is reading."""
         words = Wrapped(width)
         words.add("… " + spoken(self._reading) if self._reading else "", -1, self._read)
-        quiet = palette.style(palette.DIM, italic=True)
+        quiet = palette.style(palette.now.dim, italic=True)
         return [[("".join(run.text for run in line), quiet)] for line in words.lines[-height:]]
 
     def _requests(self) -> list[RequestState]:
@@ -208,14 +208,14 @@ class Stream(Lines):
             return []
         words = Wrapped(width)
         words.add(outcome.detail or outcome.outcome, -1, outcome.request)
-        bad = palette.style(palette.ERROR, bold=True)
+        bad = palette.style(palette.now.error, bold=True)
         return [[("".join(run.text for run in line), bad)] for line in words.lines]
 
     def _style(self, run: Run, request: RequestState | None) -> Style:
         if run.token < 0 or request is None:
-            return palette.style(palette.DIM, italic=True)
+            return palette.style(palette.now.dim, italic=True)
         if run.token < len(request.differs) and request.differs[run.token]:
             if run.token == request.first_difference:
-                return palette.style(palette.BACKGROUND, palette.ERROR, bold=True)
-            return palette.style(palette.ERROR, underline=True)
-        return palette.style(palette.FOREGROUND)
+                return palette.style(palette.now.background, palette.now.error, bold=True)
+            return palette.style(palette.now.error, underline=True)
+        return palette.style(palette.now.foreground)

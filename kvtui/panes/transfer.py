@@ -39,7 +39,7 @@ class TransferGraph(Lines):
         return engine.transfer_history.version, self._span_s, self._scale, self._measured
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
-        dim, color = palette.style(palette.DIM), palette.engine_color(self.engine)
+        dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
         engine = self._state
         if engine is None or engine.transfer is None:
             return [rule(self._label("host ⇄ device"), [], width)]
@@ -83,4 +83,7 @@ class TransferGraph(Lines):
     def _label(self, name: str) -> list[Piece]:
         """What is modelled says so, in the pane's title."""
         measured = "measured" if self._measured else "modelled"
-        return [(f"{name} ", palette.style(palette.DIM)), (measured, palette.style(palette.DIM, italic=True))]
+        return [
+            (f"{name} ", palette.style(palette.now.dim)),
+            (measured, palette.style(palette.now.dim, italic=True)),
+        ]

@@ -25,7 +25,7 @@ class Verdict(Lines):
         return self._findings
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
-        dim = palette.style(palette.DIM)
+        dim = palette.style(palette.now.dim)
         if not self._findings:
             return [[(" no verdict yet", dim)]]
         lines: list[list[Piece]] = [[(" ", dim)]]
@@ -33,7 +33,10 @@ class Verdict(Lines):
             pieces: list[Piece] = [
                 (f"{finding.what} ", dim),
                 (finding.label, palette.style(palette.engine_color(finding.engine), bold=True)),
-                (f" {finding.short if width < SHORT_BELOW else finding.fact}", palette.style(palette.FOREGROUND)),
+                (
+                    f" {finding.short if width < SHORT_BELOW else finding.fact}",
+                    palette.style(palette.now.foreground),
+                ),
             ]
             gap: list[Piece] = [("   ", dim)] if len(lines[-1]) > 1 else []
             if gap and pieces_len(lines[-1]) + pieces_len(gap) + pieces_len(pieces) > width:

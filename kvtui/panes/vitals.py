@@ -69,12 +69,14 @@ class Vitals(Lines):
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         request, color = self._request, palette.engine_color(self.engine)
         glyph, word = state_of(request, self._paused)
-        strong, dim = palette.style(color, bold=True), palette.style(palette.DIM)
+        strong, dim = palette.style(color, bold=True), palette.style(palette.now.dim)
         bad = request is not None and request.status in ("device_oom", "error", "failed")
-        mark = palette.style(palette.ERROR, bold=True) if bad else strong
+        mark = palette.style(palette.now.error, bold=True) if bad else strong
         speed = figures.speed(request.tokens_per_s) if request is not None else "–"
         state = [(f"{glyph} {word}", mark)]
-        first = spread(state, [(f"{speed:>5}", palette.style(palette.FOREGROUND, bold=True)), (" tok/s", dim)], width)
+        first = spread(
+            state, [(f"{speed:>5}", palette.style(palette.now.foreground, bold=True)), (" tok/s", dim)], width
+        )
         latencies = spread(
             [("TTFT ", dim), (figures.seconds(request.ttft_s if request is not None else None), strong)],
             [("TPOT ", dim), (f"{figures.seconds(request.tpot_s if request is not None else None):>7}", strong)],
@@ -91,12 +93,15 @@ class Vitals(Lines):
             return graph.bar(0, width, color)
         if request.status in ("prefill", "queued") or (not request.tokens and request.prefill is not None):
             label = f" {_stage(request)}"
-            return [*graph.bar(_share(request), max(0, width - len(label)), color), (label, palette.style(palette.DIM))]
+            return [
+                *graph.bar(_share(request), max(0, width - len(label)), color),
+                (label, palette.style(palette.now.dim)),
+            ]
         scale = figures.ceiling(self._top_speed)
         return graph.bar((request.tokens_per_s or 0.0) / scale, width, color)
 
     def _match(self, request: RequestState | None, width: int) -> list[Piece]:
-        dim = palette.style(palette.DIM)
+        dim = palette.style(palette.now.dim)
         if request is None:
             return []
         count = f"{request.prompt_tokens:,} + {len(request.tokens):,} tokens"
@@ -104,11 +109,11 @@ class Vitals(Lines):
             return spread([(count, dim)], [("the reference", dim)], width)
         if request.first_difference is not None:
             where = f"≠ differs from token {request.first_difference + 1:,} on"
-            return spread([(where, palette.style(palette.BACKGROUND, palette.ERROR, bold=True))], [], width)
+            return spread([(where, palette.style(palette.now.background, palette.now.error, bold=True))], [], width)
         if not request.differs:
             return [(count, dim)]
         same = f"= same as paged, {len(request.differs):,} tokens"
-        return [(same, palette.style(palette.GOOD, bold=True))]
+        return [(same, palette.style(palette.now.good, bold=True))]
 
 
 def _stage(request: RequestState) -> str:
