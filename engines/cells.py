@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.events import Cache, deflate
+from engines.events import Cache, Heads, deflate
 
 if TYPE_CHECKING:
-    from engines.caches.base import CacheView
+    from engines.caches.base import CacheView, HeadsView
 
 MASS_BINS = 256
 _FLOOR_DECADES = 6.0  # a share of 10⁻⁶ is the dark end of the scale
@@ -50,14 +50,31 @@ class CellsEncoder:
 
 def bin_mass(mass: NDArray[np.float32], bins: int = MASS_BINS) -> NDArray[np.uint8]:
     """Shares [layers, tokens] to log-scaled bytes [layers, min(bins, tokens)]. Position p is in bin
-    p * bins // tokens; a bin's mass is the sum of its positions' shares, and its byte is
-    255 * (1 + log10(share) / 6), at least 1 from a share of 10⁻⁶ up, and 0 below."""
+    p * bins // tokens; a bin's mass is the sum of its positions' shares."""
     tokens = mass.shape[1]
     bins = min(bins, tokens)
     if not bins:
         return np.zeros(mass.shape, np.uint8)
     starts = (np.arange(bins) * tokens + bins - 1) // bins
     sums = np.add.reduceat(mass.astype(np.float64), starts, axis=1)
-    visible = sums >= 10**-_FLOOR_DECADES
-    scaled = np.rint(255 * (1 + np.log10(np.where(visible, sums, 1.0)) / _FLOOR_DECADES))
+    return log_bytes(sums)
+
+
+def log_bytes(shares: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """255 * (1 + log10(share) / 6), at least 1 from a share of 10⁻⁶ up, and 0 below."""
+    visible = shares >= 10**-_FLOOR_DECADES
+    scaled = np.rint(255 * (1 + np.log10(np.where(visible, shares, 1.0)) / _FLOOR_DECADES))
     return np.where(visible, np.clip(scaled, 1, 255), 0).astype(np.uint8)
+
+
+def encode_heads(request: int, layer: int, view: HeadsView) -> Heads:
+    """One layer's picture, head by head, as an event."""
+    kv_heads, tokens = view.states.shape
+    return Heads(
+        request=request,
+        layer=layer,
+        kv_heads=kv_heads,
+        tokens=tokens,
+        states=deflate(view.states.astype(np.uint8).tobytes()),
+        mass=deflate(log_bytes(view.mass).tobytes()),
+    )

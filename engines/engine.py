@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engines import events, kernels
-from engines.caches.base import Cache, CacheView, Surroundings
+from engines.caches.base import Cache, CacheView, HeadsView, Surroundings
 from engines.caches.h2o import H2OCache, H2OKnobs
 from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
 from engines.caches.paged import PagedCache, PagedKnobs
@@ -255,9 +255,18 @@ class Engine:
 
     def view(self, request: int) -> CacheView | None:
         """The picture of a request's cache, or None when it holds nothing (yet, or any more)."""
+        sequence = self._shown(request)
+        return self.cache.view(sequence) if sequence is not None else None
+
+    def heads(self, request: int, layer: int) -> HeadsView | None:
+        """One layer of that picture, head by head, or None as for `view`."""
+        sequence = self._shown(request)
+        return self.cache.heads(sequence, layer) if sequence is not None else None
+
+    def _shown(self, request: int) -> Sequence | None:
         for sequence in self._sequences():
             if sequence.request == request and sequence.held is not None and sequence.computed:
-                return self.cache.view(sequence)
+                return sequence
         return None
 
     def memory(self) -> events.Memory:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from engines.cells import CellsEncoder
+from engines.cells import CellsEncoder, encode_heads
 from engines.chat import Rendered
 from engines.detokenize import Detokenizer
 from engines.errors import BadRequest, DeviceOutOfMemory, KvtuiError
 from engines.events import Event, Outcome, Prefill, Status, Submitted, Token
 
 _PICTURE_INTERVAL_S = 0.1
+_HEADS_INTERVAL_S = 0.25
 
 Emit = Callable[[Event], None]
 
@@ -65,7 +66,9 @@ class Lane:
         self._base_s = 0.0 if engine is None else engine.clock_s
         self._state = "idle"
         self._cells = CellsEncoder()
-        self._shown_at = float("-inf")
+        self._shown_at = self._heads_at = float("-inf")
+        self._turns = 0  # of the layers that are seen head by head
+        self.focus: int | None = None  # the layer that a person looks at
         self._request = -1
         self._detokenizer = Detokenizer(model.tokenizer)
         self._context_tokens = 0
@@ -162,8 +165,9 @@ class Lane:
         if self.running:
             self._finish("cancelled", "")
 
-    def show(self) -> None:
-        """Emits memory, transfers and the cache's picture as they are now."""
+    def show(self, *, whole: bool = False) -> None:
+        """Emits memory, transfers and the cache's picture as they are now; now and then one layer head by head, and
+        if `whole` every one: what stands still is looked at closely."""
         if self.engine is None:
             return
         self._shown_at = self._wall()
@@ -172,8 +176,24 @@ class Lane:
             self._emit(self.engine.transfer())
             if self._observe and (view := self.engine.view(self._request)) is not None:
                 self._emit(self._cells.encode(self._request, view))
+                self._show_heads(range(view.layers) if whole else self._due_layers(view.layers))
         except Exception:  # after a fault an engine may not know its own state; what counts is the outcome
             traceback.print_exc(file=sys.stderr)
+
+    def _due_layers(self, layers: int) -> list[int]:
+        """The next layer in turn; while one is in focus, that one every other time."""
+        if self._shown_at - self._heads_at < _HEADS_INTERVAL_S:
+            return []
+        self._heads_at = self._shown_at
+        self._turns += 1
+        if self.focus is not None and self.focus < layers and self._turns % 2:
+            return [self.focus]
+        return [(self._turns if self.focus is None else self._turns // 2) % layers]
+
+    def _show_heads(self, layers: Iterable[int]) -> None:
+        for layer in layers:
+            if (heads := self.engine.heads(self._request, layer)) is not None:
+                self._emit(encode_heads(self._request, layer, heads))
 
     def _follow(self, turn: Turn) -> list[int]:
         """The tokens of a follow-up in this lane. Where the model has closed its turn itself, the tail's own closing
@@ -218,7 +238,7 @@ class Lane:
         self._send(event)
 
     def _end(self, outcome: Outcome) -> None:
-        self.show()
+        self.show(whole=True)
         self._send(outcome)
         self.running = False
         self._ended = outcome.outcome

@@ -23,6 +23,7 @@ from engines.chat import Chat, Rendered, title_of
 from engines.commands import (
     AnyCommand,
     Cancel,
+    Focus,
     Pause,
     Prompt,
     Rerun,
@@ -75,6 +76,7 @@ class Race:
         self._link: LinkInfo | None = None
         self._paused = False
         self._in_conversation = False
+        self._focus: int | None = None
         self._status = ""
         self._append(config.prompts)
 
@@ -111,7 +113,7 @@ class Race:
                 self._append(prompts)
             case Pause():
                 self._paused = True
-                self._show()
+                self._show(whole=True)
                 self._set_status("paused")
             case Resume():
                 self._paused = False
@@ -129,6 +131,10 @@ class Race:
                 self._cancel()
                 self._next = len(self._stream)
                 self._in_conversation = False
+            case Focus(layer=layer):
+                self._focus = layer
+                for lane in self._lanes:
+                    lane.focus = layer
             case SetBudget(budget=budget):
                 self._want(msgspec.structs.replace(self._wanted, budget=budget))
             case SetEngines(engines=engines):
@@ -165,12 +171,12 @@ class Race:
         for lane in self._lanes:
             while lane.running and not lane.advance(watched=True):
                 pass
-        self._show()
+        self._show(whole=True)
 
-    def _show(self) -> None:
+    def _show(self, *, whole: bool = False) -> None:
         for lane in self._lanes:
             if lane.running:
-                lane.show()
+                lane.show(whole=whole)
 
     def _cancel(self) -> None:
         for lane in self._lanes:
@@ -269,6 +275,8 @@ class Race:
         if self._link is None and fault is not None:
             raise fault
         self._lanes = lanes
+        for lane in lanes:
+            lane.focus = self._focus
 
     def _begin_run(self) -> None:
         self._runs += 1

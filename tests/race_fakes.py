@@ -167,6 +167,10 @@ class FakeEngine:
             evicted_tokens=0.0,
         )
 
+    def heads(self, request: int, layer: int) -> Any:
+        states = np.full((2, len(self.context)), KvState.DEVICE, np.uint8)
+        return SimpleNamespace(states=states, mass=np.full(states.shape, 1 / states.size, np.float32))
+
     def _stamp(self, event: Event) -> Event:
         return msgspec.structs.replace(event, engine=self.id, clock_s=self.clock_s)
 

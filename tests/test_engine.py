@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import engines
 from engines.errors import BadRequest, DeviceOutOfMemory
+from engines.events import KvState
 from engines.memory import Pool
 from tests.tiny import prompt, tiny
 
@@ -105,3 +107,25 @@ def test_an_allocation_that_fails_is_not_charged(monkeypatch) -> None:
     with pytest.raises(DeviceOutOfMemory, match="scores"):
         pool.tensor("scores", (10,), torch.float32, "cpu")
     assert pool.bytes_by_kind == {"weights": 100, "scores": 0}
+
+
+@pytest.mark.parametrize("engine_id", IDS)
+def test_the_heads_of_a_layer_agree_with_the_picture_of_all(engine_id: str) -> None:
+    model = tiny("llama")[0]
+    engine = engines.create_engine(engine_id, model, budget=0.4)
+    engine.submit(0, prompt(120), 8, ignore_eos=True)
+    while engine.has_work and not any(event for event in engine.advance(observe=True) if getattr(event, "index", 0) > 5):
+        pass
+    view = engine.view(0)
+    assert view is not None
+    for layer in range(model.layers):
+        heads = engine.heads(0, layer)
+        assert heads is not None
+        assert heads.states.shape == heads.mass.shape == (model.kv_heads, view.tokens)
+        on_device = np.isin(heads.states, [KvState.DEVICE, KvState.FETCHED]).mean(0)
+        np.testing.assert_array_equal(np.rint(on_device * 31), view.cells[layer] >> 3)
+        np.testing.assert_allclose(heads.mass.sum(0), view.mass[layer], atol=1e-5)
+        assert heads.mass.sum() == pytest.approx(1, abs=1e-4)
+        if engine_id != "infinigen":
+            for head, kept in enumerate(engine.kept_positions(layer)):
+                assert np.flatnonzero(heads.states[head] == KvState.DEVICE).tolist() == kept.tolist()

@@ -6,6 +6,7 @@ from tokenizer_fakes import byte_level_tokenizer
 
 from engines.commands import (
     Cancel,
+    Focus,
     Pause,
     Prompt,
     Rerun,
@@ -17,7 +18,7 @@ from engines.commands import (
     WorkerConfig,
 )
 from engines.errors import BadRequest, DeviceOutOfMemory
-from engines.events import Cache, Memory, Notice, Outcome, Prefill, RunStarted, Status, Submitted, Token
+from engines.events import Cache, Heads, Memory, Notice, Outcome, Prefill, RunStarted, Status, Submitted, Token
 from engines.race import Race
 
 TOKENIZER = byte_level_tokenizer()
@@ -339,3 +340,19 @@ def test_truncation_leaves_room_for_the_answer():
 def test_a_kind_of_prefill_is_for_the_engines_that_have_it():
     course = Course(Prompt(text="one"), engines=["vllm", "h2o", "infinigen"], prefill="eager")
     assert course.prefills == {"vllm": None, "h2o": "eager", "infinigen": "eager"}
+
+
+def test_what_stands_still_is_seen_in_every_layer() -> None:
+    course = Course(Prompt(text="the light")).finish()
+    for engine in ("vllm", "h2o"):
+        assert {event.layer for event in course.of(Heads, engine=engine)} == set(range(MODEL.layers))
+
+
+def test_the_layer_in_focus_comes_every_other_time() -> None:
+    times = itertools.count(0, 0.3)
+    course = Course(Prompt(text="the light"), wall=lambda: next(times))
+    course.race.handle(Focus(layer=1))
+    course.finish()
+    seen = [event.layer for event in course.of(Heads, engine="vllm")][: -MODEL.layers]
+    assert seen[::2] == [1] * len(seen[::2])
+    assert len(seen) >= 3

@@ -40,6 +40,15 @@ class CacheView:
     evicted_tokens: float = 0.0
 
 
+@dataclass
+class HeadsView:
+    """One layer of one sequence: `states` uint8 [kv_heads, tokens] (events.KvState), `mass` float32 the same shape:
+    shares of the layer's attention mass."""
+
+    states: np.ndarray
+    mass: np.ndarray
+
+
 class Cache(ABC):
     """One policy. A step runs as: `reserve` a span at a time, `begin`, `attend` layer after layer, `end`. Attention
     comes first and eviction after it. `release` gives everything of a sequence back.
@@ -87,6 +96,10 @@ class Cache(ABC):
     def view(self, sequence: Sequence) -> CacheView:
         """The picture of this moment."""
 
+    @abstractmethod
+    def heads(self, sequence: Sequence, layer: int) -> HeadsView:
+        """One layer of this moment's picture, head by head."""
+
     def kv_kinds(self) -> tuple[str, ...]:
         """The kinds in the device pool that are KV: entries, or what stands for them."""
         return ("kv",)
@@ -97,10 +110,19 @@ class Cache(ABC):
         return rows.transpose(0, 1).to(self.model.dtype)
 
 
-def normalised(mass: Tensor) -> np.ndarray:
-    """Each layer's mass as a share of its whole: float32 [layers, tokens] -> the same, rows summing to 1 (or 0)."""
+def normalised(mass: Tensor, n: int) -> np.ndarray:
+    """Mass as shares of the whole: float32 [rows, tokens] -> float32 [rows, n], each row summing to 1 (or 0). What was
+    observed of fewer tokens is 0 for the rest."""
     mass = mass.float()
-    return (mass / mass.sum(-1, keepdim=True).clamp_min(1e-20)).cpu().numpy()
+    shares = (mass / mass.sum(-1, keepdim=True).clamp_min(1e-20)).cpu().numpy()[:, :n]
+    return np.pad(shares, ((0, 0), (0, n - shares.shape[1])))
+
+
+def head_shares(mass: Tensor, n: int) -> np.ndarray:
+    """The mass of one layer's heads as shares of the layer's: float32 [heads, tokens] -> float32 [heads, n]."""
+    heads = len(mass)
+    mass = torch.nn.functional.pad(mass.float(), (0, n - mass.shape[1]))  # also cuts, when negative
+    return normalised(mass.reshape(1, -1), heads * n).reshape(heads, n)
 
 
 def causal_positions(n: int, heads: int) -> Tensor:

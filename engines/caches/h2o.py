@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engines import kernels
-from engines.caches.base import Cache, CacheView, Surroundings, normalised
+from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
 from engines.errors import BadRequest
 from engines.events import KvState
 from engines.memory import BLOCK_TOKENS, BlockPool, blocks_for
@@ -131,7 +131,16 @@ class H2OCache(Cache):
         mass = torch.bincount(flat, held.mass[kept].double(), minlength=layers * n).view(layers, n)
         share = (heads * 31 / self.shape.kv_heads).round().to(torch.uint8) << 3
         cells = torch.where(heads > 0, int(KvState.DEVICE), int(KvState.EVICTED)).to(torch.uint8) | share
-        return CacheView(n, layers, cells.cpu().numpy(), normalised(mass), evicted_tokens=float(n - held.count))
+        return CacheView(n, layers, cells.cpu().numpy(), normalised(mass, n), evicted_tokens=float(n - held.count))
+
+    def heads(self, sequence: Sequence, layer: int) -> HeadsView:
+        held, n, groups = sequence.held, sequence.computed, self.shape.kv_heads
+        positions, kept = held.positions[layer], held.positions[layer] >= 0
+        where = (positions + torch.arange(groups, device=positions.device).unsqueeze(1) * n)[kept]
+        states = torch.full((groups * n,), int(KvState.EVICTED), dtype=torch.uint8, device=positions.device)
+        mass = torch.zeros(groups * n, device=positions.device)
+        states[where], mass[where] = int(KvState.DEVICE), held.mass[layer][kept]
+        return HeadsView(states.view(groups, n).cpu().numpy(), head_shares(mass.view(groups, n), n))
 
     def _grow(self, sequence: Sequence) -> None:
         """The bookkeeping of a sequence, widened to its blocks."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engines import kernels
-from engines.caches.base import Cache, CacheView, Surroundings, normalised
+from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
 from engines.errors import BadRequest, OutOfMemory
 from engines.events import KvState, pack_cell
 from engines.hostpool import HostKv, HostKvShape
@@ -44,7 +44,8 @@ class InfiniGenKnobs:
 @dataclass
 class _Held:
     """One sequence: its host KV, the columns chosen at prefill as projections [layers, G, d, p], the partial keys
-    [layers, G, capacity, p], two staging buffers on the device, and what the last step fetched."""
+    [layers, G, capacity, p], two staging buffers on the device, what the last step fetched, and the mass that was
+    observed last [layers, G, tokens]."""
 
     host: HostKv
     columns: Tensor
@@ -164,10 +165,16 @@ class InfiniGenCache(Cache):
                 share = np.round(heads * 31 / self.shape.kv_heads).astype(np.uint8) << 3
                 cells[layer] = np.where(heads > 0, int(KvState.FETCHED) | share, cells[layer])
                 fetched += positions.shape[1]
-        mass = np.zeros((layers, n), dtype=np.float32)
-        width = min(n, held.mass.shape[1])
-        mass[:, :width] = normalised(held.mass)[:, :width]
+        mass = normalised(held.mass.sum(1), n)
         return CacheView(n, layers, cells, mass, fetched / layers, float(n - held.host.filled))
+
+    def heads(self, sequence: Sequence, layer: int) -> HeadsView:
+        held, n, groups = sequence.held, sequence.computed, self.shape.kv_heads
+        states = np.full((groups, n), KvState.EVICTED, np.uint8)
+        np.put_along_axis(states, held.host.kept_positions(layer).numpy(), np.uint8(KvState.HOST), axis=1)
+        if (fetched := held.fetched[layer]) is not None:
+            np.put_along_axis(states, fetched.numpy(), np.uint8(KvState.FETCHED), axis=1)
+        return HeadsView(states, head_shares(held.mass[layer], n))
 
     def _open(self, capacity: int) -> _Held:
         shape, device, pool = self.shape, self.model.device, self.around.device
@@ -204,7 +211,8 @@ class InfiniGenCache(Cache):
                 pool.drop(kind, made)
             raise
         fetched: list[Tensor | None] = [None] * shape.layers
-        return _Held(host, columns, partial_keys, staging, fetched, torch.zeros(shape.layers, 0))
+        mass = torch.zeros(shape.layers, shape.kv_heads, 0)
+        return _Held(host, columns, partial_keys, staging, fetched, mass)
 
     def _staging_slots(self, capacity: int) -> tuple[int, int]:
         """Even layers share the first buffer with layer 0, which fetches all; odd layers need their budget. Both end
@@ -378,13 +386,13 @@ class InfiniGenCache(Cache):
     def _observe(self, span: Span, layer: int, slots: Tensor, mass: Tensor) -> None:
         held = span.sequence.held
         n = span.position + 1
-        if held.mass.shape[1] < n:
-            held.mass = torch.nn.functional.pad(held.mass, (0, n - held.mass.shape[1]))
-        row = torch.zeros(n)
+        if held.mass.shape[2] < n:
+            held.mass = torch.nn.functional.pad(held.mass, (0, n - held.mass.shape[2]))
+        rows = torch.zeros(self.shape.kv_heads, n)
         positions = held.host.positions_at(layer, slots)
-        row.scatter_add_(0, positions.flatten(), mass[:, :-1].cpu().flatten())
-        row[n - 1] = mass[:, -1].sum()
-        held.mass[layer, :n] = row
+        rows.scatter_add_(1, positions, mass[:, :-1].cpu())
+        rows[:, n - 1] = mass[:, -1].cpu()
+        held.mass[layer, :, :n] = rows
 
     def _drop_scores(self) -> None:
         if self._scores is not None:

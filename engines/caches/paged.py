@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engines import kernels
-from engines.caches.base import Cache, CacheView, Surroundings, causal_positions, normalised
+from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, causal_positions, head_shares, normalised
 from engines.events import KvState, pack_cell
 from engines.memory import BLOCK_TOKENS, BlockPool, blocks_for
 from engines.sequence import Sequence, Step
@@ -28,7 +28,8 @@ class PagedKnobs:
 
 @dataclass
 class _Held:
-    """What the cache knows of a sequence beside its block table: hashes of its full blocks, and observed mass."""
+    """What the cache knows of a sequence beside its block table: hashes of its full blocks, and observed mass
+    [layers, G, tokens]."""
 
     hashes: list[int] = field(default_factory=list)
     mass: Tensor | None = None
@@ -82,7 +83,9 @@ class PagedCache(Cache):
             if step.observe:
                 self._mass = torch.empty(len(rows), self.shape.kv_heads, max(s.position + 1 for s in step))
                 for span in step:
-                    span.sequence.held.mass = torch.zeros(self.shape.layers, span.position + 1)
+                    span.sequence.held.mass = torch.zeros(
+                        self.shape.layers, self.shape.kv_heads, span.position + 1
+                    )
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         assert self.step is not None
@@ -126,11 +129,15 @@ class PagedCache(Cache):
     def view(self, sequence: Sequence) -> CacheView:
         n, layers = sequence.computed, self.shape.layers
         cells = np.full((layers, n), pack_cell(KvState.DEVICE, 1.0), dtype=np.uint8)
-        mass = np.zeros((layers, n), dtype=np.float32)
-        if sequence.held.mass is not None:
-            seen = normalised(sequence.held.mass)[:, :n]
-            mass[:, : seen.shape[1]] = seen
+        seen = sequence.held.mass
+        mass = normalised(seen.sum(1), n) if seen is not None else np.zeros((layers, n), np.float32)
         return CacheView(n, layers, cells, mass)
+
+    def heads(self, sequence: Sequence, layer: int) -> HeadsView:
+        n, groups = sequence.computed, self.shape.kv_heads
+        seen = sequence.held.mass
+        mass = head_shares(seen[layer], n) if seen is not None else np.zeros((groups, n), np.float32)
+        return HeadsView(np.full((groups, n), KvState.DEVICE, np.uint8), mass)
 
     def _remember(self, sequence: Sequence) -> None:
         """Blocks that have become full get the hash of their tokens and their prefix, for others to find."""
@@ -148,7 +155,7 @@ class PagedCache(Cache):
             mass = self._mass.to(q.device)
             kernels.decode_attention(q, keys, values, self._tables, self._lengths, self.shape.scale, mass)
             for index, span in enumerate(self.step):
-                span.sequence.held.mass[layer] = mass[index, :, : span.position + 1].sum(0).cpu()
+                span.sequence.held.mass[layer] = mass[index, :, : span.position + 1].cpu()
 
 
 def _range(span) -> range:
