@@ -178,6 +178,10 @@ class KvtuiApp(App[None]):
             await self.race.show(
                 self.state, budget=self.budget, next_budget=self.next_budget, ended=self.ended, invitation=invitation
             )
+            # A screen over the race's that shows the same state says so by having this method.
+            show_state = getattr(self.screen, "show_state", None)
+            if show_state is not None:
+                show_state(self.state)
         except NoMatches:  # events may still come while the screen is taken down
             if self.race.is_running:
                 raise
