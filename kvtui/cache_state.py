@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from engines import events
 
 STATE_BITS = 7
 FLOOR_DECADES = 6  # of the log scale of attention mass, see `events.Cache`
+_SHARES = np.concatenate([[0.0], 10.0 ** (FLOOR_DECADES * (np.arange(1, 256) / 255 - 1))])  # by the byte
 
 
 @dataclass
@@ -50,10 +50,9 @@ class CacheState:
         return int(self.cells.shape[0])
 
 
-def share_of(mass: Any) -> Any:
+def share_of(mass: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Shares (0..1) of a layer's attention, from bytes of the events' log scale; 0 for what is too small to tell."""
-    scaled = np.asarray(mass, np.float64)
-    return np.where(scaled > 0, 10.0 ** (FLOOR_DECADES * (scaled / 255 - 1)), 0.0)
+    return _SHARES[mass]
 
 
 def seen(before: CacheState | None, event: events.Cache) -> CacheState | None:

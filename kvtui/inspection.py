@@ -1,0 +1,215 @@
+"""What is known of one position of the context, in each engine: for the inspector. Pure, from a `RunState` alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engines.events import KvState, cell_share
+from kvtui.state import PAGED, EngineState, RequestState, RunState
+
+if TYPE_CHECKING:
+    from kvtui.cache_state import CacheState, HeadsState
+
+ON_DEVICE = (KvState.DEVICE, KvState.FETCHED, KvState.ANCHOR)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A position of the context; one layer of it, or all (None); one KV head of that layer, or all."""
+
+    position: int
+    layer: int | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True)
+class Word:
+    """The token at a position: `text` as the model has it, token `index` (from 0) of `of` in a request's prompt or
+    answer. `paged_text` is what the paged engine said in its place, where that is something else."""
+
+    text: str
+    request: int
+    answer: bool
+    index: int
+    of: int
+    paged_text: str | None = None
+
+
+@dataclass(frozen=True)
+class Mass:
+    """A share (0..1) of the layer's attention (of the mean layer's, where all are meant), and its rank among `of`
+    equals (1 is the most; None where no picture tells). `tokens` is how many positions it is the sum of: more than
+    one where only bins are known."""
+
+    share: float
+    tokens: int = 1
+    rank: int | None = None
+    of: int = 0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One engine's. `cells` counts the states of what the place stands for: `unit`s ("layer", "head"), or a single
+    cell (""); it is empty where the cache has no such position. `since_tokens` is how long the context was when the
+    state (of any of the layers) last changed; `since` says what the engine was doing then. `as_of_tokens` is how long
+    the context was when the heads were seen, where that is not now."""
+
+    engine: str
+    label: str
+    word: Word | None = None
+    cells: tuple[tuple[KvState, int], ...] = ()
+    unit: str = ""
+    share: float = 0.0  # of the place's layers and heads, on the device
+    mass: Mass | None = None
+    since_tokens: int | None = None
+    since: str = ""
+    as_of_tokens: int | None = None
+
+    @property
+    def state(self) -> KvState:
+        """That of most cells; on the device before elsewhere."""
+        held = sum(count for state, count in self.cells if state in ON_DEVICE)
+        if not self.cells:
+            return KvState.ABSENT
+        among = [c for c in self.cells if c[0] in ON_DEVICE] if held else self.cells
+        return max(among, key=lambda cell: cell[1])[0]
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.cells)
+
+
+def facts(state: RunState, place: Place) -> list[Facts]:
+    """One an engine, in the order of the columns."""
+    return [_facts(engine, state, place) for engine in state.engines.values()]
+
+
+def _facts(engine: EngineState, state: RunState, place: Place) -> Facts:
+    word, cache = word_at(state, engine, place.position), engine.cache
+    if cache is None or not 0 <= place.position < cache.tokens:
+        return Facts(engine.id, engine.label, word)
+    if place.layer is None or not 0 <= place.layer < cache.layers:
+        return _all_layers(engine, word, cache, place.position)
+    return _one_layer(engine, word, cache, place, place.layer)
+
+
+def _all_layers(engine: EngineState, word: Word | None, cache: CacheState, position: int) -> Facts:
+    column = cache.cells[:, position].tolist()
+    cells = Counter(KvState(min(cell & 7, len(KvState) - 1)) for cell in column)
+    since = int(cache.since[:, position].max())
+    return Facts(
+        engine.id,
+        engine.label,
+        word,
+        tuple(sorted(cells.items())),
+        "layer",
+        sum(cell_share(cell) for cell in column) / len(column),
+        _bin_mass(cache, position, None),
+        since,
+        _since(engine, since),
+    )
+
+
+def _one_layer(engine: EngineState, word: Word | None, cache: CacheState, place: Place, layer: int) -> Facts:
+    position = place.position
+    heads = cache.heads.get(layer)
+    if heads is not None and position >= heads.tokens:
+        heads = None
+    cell = int(cache.cells[layer, position])
+    cells: tuple[tuple[KvState, int], ...] = ((KvState(min(cell & 7, len(KvState) - 1)), 1),)
+    unit, share, mass = "", cell_share(cell), _bin_mass(cache, position, layer)
+    if heads is not None:
+        seen = heads.states[:, position].tolist()
+        if place.head is not None and 0 <= place.head < len(seen):
+            seen = [seen[place.head]]
+        else:
+            unit = "head"
+        cells = tuple(sorted(Counter(KvState(min(s, len(KvState) - 1)) for s in seen).items()))
+        share = sum(state in ON_DEVICE for state in map(KvState, seen)) / len(seen)
+        mass = _head_mass(heads, position, place.head)
+    since = int(cache.since[layer, position])
+    stale = heads is not None and heads.tokens != cache.tokens
+    return Facts(
+        engine.id,
+        engine.label,
+        word,
+        cells,
+        unit,
+        share,
+        mass,
+        since,
+        _since(engine, since),
+        heads.tokens if heads is not None and stale else None,
+    )
+
+
+def _bin_mass(cache: CacheState, position: int, layer: int | None) -> Mass | None:
+    """From the picture's bins: the sum over the bin that holds the position."""
+    from kvtui.cache_state import share_of
+
+    bins = cache.mass.shape[1]
+    if not bins:
+        return None
+    mine = position * bins // cache.tokens
+    of_bins = share_of(cache.mass).mean(axis=0) if layer is None else share_of(cache.mass[layer])
+    first, end = -(-mine * cache.tokens // bins), -(-(mine + 1) * cache.tokens // bins)
+    return Mass(float(of_bins[mine]), end - first, _rank(of_bins, mine), bins)
+
+
+def _head_mass(heads: HeadsState, position: int, head: int | None) -> Mass:
+    """Exact: of one head, or summed over the layer's."""
+    from kvtui.cache_state import share_of
+
+    one = head is not None and 0 <= head < len(heads.mass)
+    values = share_of(heads.mass[head]) if one else share_of(heads.mass).sum(axis=0)
+    return Mass(float(values[position]), 1, _rank(values, position), heads.tokens)
+
+
+def _rank(values: Any, at: int) -> int | None:
+    """The best of those that share it; None for what received nothing that could be told from nothing."""
+    return int((values > values[at]).sum()) + 1 if values[at] > 0 else None
+
+
+def word_at(state: RunState, engine: EngineState, position: int) -> Word | None:
+    """The token at a position of the engine's running conversation; None beyond its end."""
+    for number in reversed(engine.conversation):
+        request = engine.requests[number]
+        index = position - request.first_position
+        if index < 0:
+            continue
+        if index < request.prompt_tokens:
+            return Word(_asked(request, index), number, False, index, request.prompt_tokens)
+        index -= request.prompt_tokens
+        if index >= len(request.tokens):
+            return None
+        return Word(request.texts[index], number, True, index, len(request.tokens), paged_text(state, request, index))
+    return None
+
+
+def paged_text(state: RunState, request: RequestState, index: int) -> str | None:
+    """What the paged engine said as token `index` of the same answer, if that is something else."""
+    if index >= len(request.differs) or not request.differs[index]:
+        return None
+    paged = state.engines.get(PAGED)
+    reference = paged.requests.get(request.request) if paged is not None else None
+    return reference.texts[index] if reference is not None and index < len(reference.texts) else None
+
+
+def _asked(request: RequestState, index: int) -> str:
+    if index >= len(request.offsets):
+        return ""
+    return request.asked[request.offsets[index - 1] if index else 0 : request.offsets[index]]
+
+
+def _since(engine: EngineState, tokens: int) -> str:
+    """What the engine was doing when its context was `tokens` long: the last of them was being fed."""
+    for number in reversed(engine.conversation):
+        request = engine.requests[number]
+        if tokens > request.first_position:
+            step = tokens - request.first_position - request.prompt_tokens
+            if step > 0:
+                return f"decode step {step:,}"
+            return "the follow-up's prefill" if request.follow_up else "prefill"
+    return ""
