@@ -12,37 +12,43 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
+from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from engines import commands, events
-from kvtui import palette
 from kvtui.client import WorkerClient
+from kvtui.dressing import Dressing
 from kvtui.help_screen import HelpScreen
 from kvtui.literal import one_line
+from kvtui.looks import Look
 from kvtui.messages import Asked, EventsArrived, FirstFrame, SourceEnded
 from kvtui.panes.composer import AskInput
+from kvtui.paste import with_quick_pastes
 from kvtui.race_screen import RaceScreen
 from kvtui.source import Restored, Source, SourceEndedError
 from kvtui.state import RunState
+
+if TYPE_CHECKING:
+    from kvtui.player import Player
 
 FRAME_S = 1 / 10
 GC_EVERY_OBJECTS = 20_000
 LEAVE_S = 4.0
 BUDGET_STEP = 0.05
 TITLE_CHARACTERS = 60
-TYPED_ACTIONS = {"pause", "step", "rerun", "budget", "engine", "cancel", "restart", "help", "zoom", "heat", "ask"}
+TYPED_ACTIONS = {"pause", "step", "rerun", "budget", "engine", "cancel", "restart", "help", "zoom", "heat", "ask", "theme", "present"}
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
 
 
-class KvtuiApp(App[None]):
+class KvtuiApp(Dressing):
     """`config` is what the worker starts with; `source` replaces the worker (a trace, another machine, a test)."""
 
     TITLE = "kvtui"
@@ -57,6 +63,8 @@ class KvtuiApp(App[None]):
         *(Binding(str(n), f"engine({n})", f"Engine {n}", show=False) for n in range(2, 10)),
         Binding("enter,z", "screen.zoom", "Zoom", key_display="⏎"),
         Binding("h", "screen.heat", "Heatmap"),
+        Binding("p", "screen.present", "Present"),
+        Binding("t", "theme", "Light", show=False),
         Binding("i,slash", "screen.ask", "Ask"),
         Binding("ctrl+n", "new_conversation", "New conversation", show=False),
         Binding("x", "cancel", "Cancel", show=False),
@@ -66,8 +74,17 @@ class KvtuiApp(App[None]):
         Binding("ctrl+q", "quit", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, config: commands.WorkerConfig, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        config: commands.WorkerConfig,
+        source: Source | None = None,
+        *,
+        look: Look | None = None,
+        player: Player | None = None,
+        leave_after_play: bool = False,
+    ) -> None:
         super().__init__()
+        self._player, self._leave_after_play = player, leave_after_play
         self.config = config
         self.source: Source = source if source is not None else WorkerClient(config)
         self.state = RunState()
@@ -78,11 +95,13 @@ class KvtuiApp(App[None]):
         self.ended = False
         self._shown = threading.Event()
         self.race = RaceScreen(config, self.catalogue)
-        self.register_theme(palette.now.theme())
-        self.theme = palette.now.name
+        self.dress(look or Look())
 
     def get_default_screen(self) -> Screen[Any]:
         return self.race
+
+    def get_driver_class(self) -> type[Driver]:
+        return with_quick_pastes(super().get_driver_class())
 
     def run(self, *arguments: Any, **options: Any) -> Any:
         """As `App.run`; whatever ends the app, the worker ends too."""
@@ -119,6 +138,14 @@ class KvtuiApp(App[None]):
         gc.freeze()
         gc.set_threshold(GC_EVERY_OBJECTS, 10, 10)
         self.listen()  # not earlier: the worker takes both cores for its imports
+        if self._player is not None:
+            self.play(self._player)
+
+    @work(exclusive=True, group="play")
+    async def play(self, player: Player) -> None:
+        await player.play(self)
+        if self._leave_after_play:
+            self.exit()
 
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self.source.close)
@@ -126,13 +153,13 @@ class KvtuiApp(App[None]):
     @work(thread=True, exclusive=True, group="source", exit_on_error=False)
     def listen(self) -> None:
         """Drains the source in a thread; posts at most one message a frame, and none before the last was shown."""
-        worker = get_current_worker()
+        worker, source = get_current_worker(), self.source
         try:
-            self.source.start()
+            source.start()
             importlib.import_module("kvtui.panes.raster")  # numpy: here it holds up nobody
             while not worker.is_cancelled:
                 begun_s = time.monotonic()
-                batch = self.source.receive(0.25)
+                batch = source.receive(0.25)
                 if not batch:
                     continue
                 self._shown.clear()
@@ -270,8 +297,21 @@ class KvtuiApp(App[None]):
         self.race.action_ask()
 
     async def action_restart(self) -> None:
-        if not self.ended:
-            return
+        if self.ended:
+            await self._start_over()
+
+    async def restart(self, config: commands.WorkerConfig) -> None:
+        """Another race: the worker ends, and one of `config` begins."""
+        self.workers.cancel_group(self, "source")
+        await asyncio.to_thread(self.source.close)
+        self.config, self.source = config, WorkerClient(config)
+        await self._start_over()
+
+    async def caption(self, text: str | None) -> None:
+        """A line for the audience, until the next one; None takes it away."""
+        self.race.banner(text or "")
+
+    async def _start_over(self) -> None:
         self.ended, self.next_budget, self.chosen = False, None, set(self.config.engines)
         self.state = RunState()
         self.race.banner("")
@@ -298,6 +338,8 @@ class KvtuiApp(App[None]):
             yield SystemCommand(title, f"From the next run on ({number})", lambda n=number: self.action_engine(n))
         yield SystemCommand("Zoom column", "One engine on the whole screen (enter)", self.race.action_zoom)
         yield SystemCommand("Larger cache pictures", "More lines for layers × positions (h)", self.race.action_heat)
+        yield SystemCommand("Presenter mode", "Large, with captions, for an audience (p)", self.race.action_present)
+        yield SystemCommand("Light or dark", "The other of the two (t)", self.action_theme)
         yield SystemCommand("Ask", "To the input line (i)", self.race.action_ask)
         yield SystemCommand("New conversation", "For the next question (ctrl+n)", self.action_new_conversation)
         yield SystemCommand("Restart worker", "After it ended (w)", self.action_restart)

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from engines.commands import Prompt, WorkerConfig
-from engines.errors import KvtuiError
+from engines.errors import BadRequest, KvtuiError
 from kvtui.options import shared_options
 
 _STDIN_WAIT_S = 3.0
@@ -72,7 +72,7 @@ def cli(context: click.Context, /, **options: Any) -> int:
             raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
         return 0
     config = _configure(options)
-    if not all(map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr))):  # Textual draws on stderr
+    if not _has_screen():
         from kvtui.headless import run_headless
 
         return run_headless(config)
@@ -97,6 +97,49 @@ def run(as_json: bool, **options: Any) -> int:
 
 
 @cli.command()
+@click.argument("script", required=False)
+@click.option("--quit", "leave", is_flag=True, help="Leave when the script has ended.")
+def play(script: str | None, leave: bool) -> int:
+    """Play a demo: prompts, keys and captions at the moments that a script names.
+
+    SCRIPT is a .toml file, or the name of one that comes along; without it, those are listed."""
+    from kvtui import script as scripts
+
+    if script is None:
+        for name, known in scripts.shipped():
+            click.echo(f"{name:<16} {known.title}")
+        return 0
+    from kvtui.player import Player
+
+    player = Player(scripts.find(script), _configure_race)
+    config = _configure_race(player.script.race)
+    if not player.script.stream:
+        config = msgspec.structs.replace(config, prompts=[])
+    if not _has_screen():
+        raise BadRequest("a script is played on the screen; here is no terminal")
+    from kvtui.app import KvtuiApp
+
+    app = KvtuiApp(config, player=player, leave_after_play=leave)
+    app.run()
+    return app.return_code or 0
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others can reach it then.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(host: str, port: int, arguments: tuple[str, ...]) -> int:
+    """Show the app in a browser. ARGUMENTS are those of kvtui: options of the live app, or a command such as
+    `replay`."""
+    from kvtui.serve import serve as listen
+
+    with cli.make_context("kvtui", list(arguments)):
+        pass  # what is wrong with them is said here, not to the first visitor
+    listen(arguments, host, port)
+    return 0
+
+
+@cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @click.option("--fetch", metavar="NAME", help="Fetch and convert a model, so that later starts are quick.")
 def models(as_json: bool, fetch: str | None) -> int:
@@ -106,8 +149,8 @@ def models(as_json: bool, fetch: str | None) -> int:
     return catalogue.fetch(fetch) if fetch else catalogue.show(as_json=as_json)
 
 
-def _configure(options: dict[str, Any]) -> WorkerConfig:
-    """Options to a worker's configuration, knobs checked, prompts read."""
+def _configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
+    """Options to a worker's configuration, knobs checked, prompts read; if `piped`, also from a stdin that is a pipe."""
     from engines.knobs import check_knobs
 
     texts = options.pop("prompts")
@@ -115,7 +158,7 @@ def _configure(options: dict[str, Any]) -> WorkerConfig:
     device, host = options.pop("device_memory"), options.pop("host_memory")
     config = WorkerConfig(device_memory_bytes=device, host_memory_bytes=host, **options)
     check_knobs(config)
-    stream = _prompts(prompt_file, document, texts)
+    stream = _prompts(prompt_file, document, texts, piped=piped and not _in_browser())
     if not stream:
         from kvtui.prompts import built_in_prompts
 
@@ -123,7 +166,15 @@ def _configure(options: dict[str, Any]) -> WorkerConfig:
     return msgspec.structs.replace(config, prompts=stream)
 
 
-def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, ...]) -> list[Prompt]:
+def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfig:
+    """The configuration that a script's options stand for, checked like a command line."""
+    from kvtui.script import arguments
+
+    with cli.make_context("kvtui", arguments(options)) as context:
+        return _configure(dict(context.params), piped=False)
+
+
+def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, ...], *, piped: bool) -> list[Prompt]:
     """The prompt stream: the file's prompts, then each --prompt; else what stdin brings, which may be nothing."""
     from kvtui import prompts
 
@@ -139,8 +190,8 @@ def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, 
         question = stream[0].text if stream else _DEFAULT_QUESTION
         title = "" if stream else document.name
         stream[:1] = [Prompt(text=f"{text}\n\n{question}", title=title or question)]
-    if not stream and not _is_terminal(sys.stdin) and (piped := _read_stdin(_STDIN_WAIT_S)):
-        stream = [_from_stdin(piped)]
+    if not stream and piped and not _is_terminal(sys.stdin) and (text := _read_stdin(_STDIN_WAIT_S)):
+        stream = [_from_stdin(text)]
     return stream
 
 
@@ -164,6 +215,15 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
 def _is_given(option: str) -> bool:
     """Whether the person gave it, rather than its default."""
     return click.get_current_context().get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
+
+
+def _has_screen() -> bool:
+    return _in_browser() or all(map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr)))  # Textual draws on stderr
+
+
+def _in_browser() -> bool:
+    """Whether `kvtui serve` started this: then the pipes lead to a visitor's browser."""
+    return "web_driver" in os.environ.get("TEXTUAL_DRIVER", "")
 
 
 def _is_terminal(stream: Any) -> bool:

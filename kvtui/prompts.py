@@ -84,6 +84,11 @@ def built_in_prompts(max_new_tokens: int | None = None) -> list[Prompt]:
     return [msgspec.structs.replace(prompt, max_new_tokens=max_new_tokens) for prompt in prompts]
 
 
+def built_in_document() -> str:
+    """The text that the built-in stream is about."""
+    return built_in_prompts()[0].text.removeprefix("Read this text.").strip()
+
+
 def _parse_line(line: str) -> Prompt:
     try:
         item = json.loads(line)

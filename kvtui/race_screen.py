@@ -165,9 +165,9 @@ class RaceScreen(Screen[None]):
 
     def banner(self, text: str) -> None:
         """A line under the header that stays until it is replaced; empty to take it away."""
-        banner = self.query_one("#banner", Static)
-        banner.update(text)
-        banner.display = bool(text)
+        for banner in self.query("#banner").results(Static):  # none while the screen is taken down
+            banner.update(text)
+            banner.display = bool(text)
 
     def action_move(self, step: int) -> None:
         engines = self._engines
