@@ -27,10 +27,12 @@ from engines import commands, events
 from kvtui.client import WorkerClient
 from kvtui.dressing import Dressing
 from kvtui.help_screen import HelpScreen
+from kvtui.inspection import Place
 from kvtui.literal import one_line
 from kvtui.looks import Look
-from kvtui.messages import Asked, EventsArrived, FirstFrame, SourceEnded
+from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
 from kvtui.panes.composer import AskInput
+from kvtui.panes.lines import Lines
 from kvtui.paste import with_quick_pastes
 from kvtui.race_screen import RaceScreen
 from kvtui.source import Restored, Source, SourceEndedError
@@ -44,7 +46,22 @@ GC_EVERY_OBJECTS = 20_000
 LEAVE_S = 4.0
 BUDGET_STEP = 0.05
 TITLE_CHARACTERS = 60
-TYPED_ACTIONS = {"pause", "step", "rerun", "budget", "engine", "cancel", "restart", "help", "zoom", "heat", "ask", "theme", "present"}
+TYPED_ACTIONS = {
+    "pause",
+    "step",
+    "rerun",
+    "budget",
+    "engine",
+    "cancel",
+    "restart",
+    "help",
+    "zoom",
+    "heat",
+    "ask",
+    "save_screen",
+    "theme",
+    "present",
+}
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
 
 
@@ -65,13 +82,16 @@ class KvtuiApp(Dressing):
         Binding("h", "screen.heat", "Heatmap"),
         Binding("p", "screen.present", "Present"),
         Binding("t", "theme", "Light", show=False),
+        Binding("c", "cache", "Cache"),
         Binding("i,slash", "screen.ask", "Ask"),
         Binding("ctrl+n", "new_conversation", "New conversation", show=False),
         Binding("x", "cancel", "Cancel", show=False),
         Binding("w", "restart", "Restart worker", show=False),
+        Binding("s", "save_screen", "Save screen", show=False),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
         Binding("ctrl+q", "quit", "Quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False, priority=True),
     ]
 
     def __init__(
@@ -94,8 +114,9 @@ class KvtuiApp(Dressing):
         self.fresh = False  # whether the next question starts a new conversation
         self.ended = False
         self._shown = threading.Event()
-        self.race = RaceScreen(config, self.catalogue)
         self.dress(look or Look())
+        self.race = RaceScreen(config, self.catalogue)
+        self.race.set_class(self.look.present, "-presenter")
 
     def get_default_screen(self) -> Screen[Any]:
         return self.race
@@ -178,11 +199,17 @@ class KvtuiApp(Dressing):
             for event in message.batch:
                 if isinstance(event, Restored):
                     self.state = event.state
+                    self._forget_pictures()
                 else:
                     self._apply(event)
             await self.refresh_race()
         finally:
             self._shown.set()
+
+    def _forget_pictures(self) -> None:
+        for screen in self.screen_stack:
+            for pane in screen.query(Lines):
+                pane.forget()
 
     def _apply(self, event: events.AnyEvent) -> None:
         try:
@@ -309,7 +336,7 @@ class KvtuiApp(Dressing):
 
     async def caption(self, text: str | None) -> None:
         """A line for the audience, until the next one; None takes it away."""
-        self.race.banner(text or "")
+        self.race.captions.override(text)
 
     async def _start_over(self) -> None:
         self.ended, self.next_budget, self.chosen = False, None, set(self.config.engines)
@@ -319,13 +346,27 @@ class KvtuiApp(Dressing):
         await self.refresh_race()
         self.listen()
 
+    def action_save_screen(self) -> None:
+        from kvtui import screenshot
+
+        screenshot.take(self)
+
+    @on(Pointed)
+    def _pointed(self, message: Pointed) -> None:
+        self.action_cache(message.place)
+
+    def action_cache(self, place: Place | None = None) -> None:
+        from kvtui.cache_screen import CacheScreen
+
+        self.push_screen(CacheScreen(self.state, self.catalogue, self.source.send, place))
+
     def action_help(self) -> None:
         self.push_screen(HelpScreen())
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Everything that has a key, and Textual's own; not its themes: engine colours are chosen for this one."""
         for command in super().get_system_commands(screen):
-            if command.title != "Theme":
+            if command.title not in ("Theme", "Screenshot"):
                 yield command
         yield SystemCommand("Pause or resume", "Stop and go on with all engines (space)", self.action_pause)
         yield SystemCommand("Step", "While paused: one step for each engine (.)", self.action_step)
@@ -340,7 +381,10 @@ class KvtuiApp(Dressing):
         yield SystemCommand("Larger cache pictures", "More lines for layers × positions (h)", self.race.action_heat)
         yield SystemCommand("Presenter mode", "Large, with captions, for an audience (p)", self.race.action_present)
         yield SystemCommand("Light or dark", "The other of the two (t)", self.action_theme)
+        yield SystemCommand("Cache on the whole screen", "Zoom, heads, what is known of a token (c)", self.action_cache)
         yield SystemCommand("Ask", "To the input line (i)", self.race.action_ask)
         yield SystemCommand("New conversation", "For the next question (ctrl+n)", self.action_new_conversation)
         yield SystemCommand("Restart worker", "After it ended (w)", self.action_restart)
+        yield SystemCommand("Save screen", "As a picture, SVG (s)", self.action_save_screen)
+        yield SystemCommand("Suspend", "Back to the shell; fg goes on (ctrl+z)", self.action_suspend_process)
         yield SystemCommand("Help", "All keys, and what the glyphs mean (?)", self.action_help)

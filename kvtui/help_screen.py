@@ -21,13 +21,26 @@ KEYS = (
     ("↑ ↓", "scroll the column's text"),
     ("enter  z", "zoom the column; Esc goes back"),
     ("h", "larger cache pictures, and back"),
+    ("c", "the cache on the whole screen, and what is known of each token; a click on a picture does it too"),
+    ("p", "presenter mode: large, with captions, and back"),
+    ("t", "the other of a dark and a light screen"),
     ("i  /", "to the input line; Esc leaves it"),
     ("ctrl+n", "the next question starts a new conversation"),
     ("x", "cancel what is running and queued"),
     ("w", "start the worker again after it ended"),
+    ("s", "save the screen as a picture (SVG)"),
     ("ctrl+p", "all commands"),
+    ("ctrl+z", "suspend to the shell; fg goes on"),
     ("q  ctrl+q", "quit"),
 )
+REPLAY_KEYS = (
+    ("space", "pause the recording and go on; at its end, from its beginning"),
+    (".", "to the next tokens"),
+    ("[  ]", "five seconds back, five seconds on"),
+    ("{  }", "half the speed, double the speed"),
+    ("0  r", "to the beginning"),
+)
+NEEDS_A_WORKER = {".", "space", "r", "+  −", "1 2 3 …", "i  /", "ctrl+n", "x", "w"}
 NOTES = """
 Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed \
 that it would have on a machine of its own, and the race is fair although they share one.
@@ -52,11 +65,17 @@ class HelpScreen(ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
 
+    def __init__(self, recording: bool = False) -> None:
+        super().__init__()
+        self._keys = KEYS
+        if recording:
+            self._keys = (*REPLAY_KEYS, *(line for line in KEYS if line[0] not in NEEDS_A_WORKER))
+
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
             scroll.border_title = " Help "
-            width = max(len(keys) for keys, _ in KEYS)
-            lines = [Content.assemble((f"{keys:<{width}}", "bold"), f"   {what}") for keys, what in KEYS]
+            width = max(len(keys) for keys, _ in self._keys)
+            lines = [Content.assemble((f"{keys:<{width}}", "bold"), f"   {what}") for keys, what in self._keys]
             yield Static(Content("\n").join(lines))
             yield Static(Content(NOTES))
 

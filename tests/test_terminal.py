@@ -5,15 +5,18 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import random
 import select
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pexpect
 import psutil
 import pytest
 
@@ -116,3 +119,52 @@ def test_a_killed_worker_is_said_on_the_screen(terminal: Terminal) -> None:
     terminal.shows("tok/s")
     os.write(terminal.fd, b"q")
     assert terminal.code() == 0
+
+
+def test_a_storm_of_resizes_is_survived(terminal: Terminal) -> None:
+    terminal.shows("tok/s")
+    random_ = random.Random(7)
+    sizes = [(5, 20), (1, 1), (200, 400), (2, 300), (60, 3)]
+    sizes += [(random_.randint(1, 60), random_.randint(1, 200)) for _ in range(60)]
+    for rows, columns in [*sizes, (36, 120)]:
+        fcntl.ioctl(terminal.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.kill(terminal.process_id, signal.SIGWINCH)
+        if select.select([terminal.fd], [], [], 0.02)[0]:
+            terminal.said += os.read(terminal.fd, 1 << 16)
+    terminal.said = b""
+    os.write(terminal.fd, b"?")
+    terminal.shows("pause and resume the race")
+    os.write(terminal.fd, b"\x11")
+    assert terminal.code() == 0
+    assert b"Traceback" not in terminal.said
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_goes_on() -> None:
+    shell = pexpect.spawn("bash", ["--norc", "--noediting", "-i"], cwd=ROOT, dimensions=(36, 120), timeout=30)
+    try:
+        shell.sendline(f"PS1=ready: ; {sys.executable} -m tests.synthetic_source")
+        shell.expect("tok/s")
+        shell.send("\x1a")
+        shell.expect_exact("\x1b[?1049l")
+        shell.expect("Stopped")
+        shell.expect("ready:")
+        shell.sendline("echo $((6 * 7))")
+        shell.expect("42")
+        shell.sendline("fg")
+        shell.expect_exact("\x1b[?1049h")
+        shell.expect("Paged")
+        shell.send("q")
+        shell.expect("ready:")
+        shell.sendline("echo code $?; stty -a")
+        shell.expect("code 0")
+        shell.expect(r"[^-]echo ")
+    finally:
+        shell.close(force=True)
+
+
+def test_a_closed_stdout_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m kvtui.cli run --model nowhere >&-"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "kvtui: stdout is closed\n"
