@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 
 
 def size(size_bytes: float) -> str:
@@ -51,6 +52,15 @@ def change(value: float, reference: float) -> str:
     percent = round(100 * (value / reference - 1))
     sign = "−" if percent < 0 else "+" if percent else "±"
     return f"{sign}{abs(percent):,} %"
+
+
+def share(part: float) -> str:
+    """Of 1, as "12.3 %" or "0.0123 %"; "<0.0001 %" for what is too small to tell."""
+    percent = part * 100
+    if percent < 1e-4:
+        return "<0.0001 %"
+    magnitude = math.floor(math.log10(percent))
+    return f"{percent:.{max(0, min(4, 2 - magnitude))}f} %"
 
 
 _STEPS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)

@@ -67,9 +67,8 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, recording: bool = False) -> None:
         super().__init__()
-        self._keys = KEYS
-        if recording:
-            self._keys = (*REPLAY_KEYS, *(line for line in KEYS if line[0] not in NEEDS_A_WORKER))
+        useful = [line for line in KEYS if not (recording and line[0] in NEEDS_A_WORKER)]
+        self._keys = [*REPLAY_KEYS, *useful] if recording else useful
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textual.message import Message
 
 from engines.events import AnyEvent
+from kvtui.inspection import Place
 from kvtui.source import Restored
 
 
@@ -36,3 +37,11 @@ class Asked(Message):
     def __init__(self, document: str, question: str) -> None:
         super().__init__()
         self.document, self.question = document, question
+
+
+class Pointed(Message):
+    """A person pointed at a place of the cache, to see more of it."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place

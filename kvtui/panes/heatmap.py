@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from textual import events
+
 from engines.events import KvState
 from kvtui import figures, palette
+from kvtui.cache_view import position_at, rows_for, source_at
+from kvtui.inspection import Place
+from kvtui.messages import Pointed
 from kvtui.panes.lines import Lines, Piece, joined, rule
 from kvtui.state import EngineState, RunState
 
@@ -34,17 +39,27 @@ class Heatmap(Lines):
         cache = self._state.cache if self._state is not None else None
         scale = f"0–{self._scale_tokens:,}" if cache is not None else ""
         label = "layers × positions" if width >= 34 else "layers"
+        if self.screen.has_class("-presenter"):
+            label, scale = "what the cache holds" if width >= 24 else "cache", ""
         lines = [rule([(label, dim)], [(scale, dim)] if scale else [], width)]
         picture_lines = height - 1
         if cache is None or picture_lines < 1:
             return lines
         from kvtui.panes import raster  # numpy, with the first picture rather than with the first frame
 
-        layers = cache.cells.shape[0]
-        rows = 2 * layers if picture_lines >= layers else min(layers, 2 * picture_lines)
-        picture = raster.rasterize(cache, rows, width, self._scale_tokens)
+        picture = raster.rasterize(cache, rows_for(cache.layers, picture_lines), width, self._scale_tokens)
         color = palette.engine_color(self.engine)
         return lines + [paint(line, color) for line in raster.mark(picture)]
+
+    def on_click(self, event: events.Click) -> None:
+        """Asks for the place to be looked at closely. The line above the picture is all layers."""
+        cache = self._state.cache if self._state is not None else None
+        width, height = self.size
+        if cache is None or not width:
+            return
+        rows, y = rows_for(cache.layers, max(1, height - 1)), event.y - 1
+        layer = source_at(y, cache.layers, rows) if 0 <= y < (rows + 1) // 2 else None
+        self.post_message(Pointed(Place(position_at(event.x, 0, self._scale_tokens, width), layer)))
 
 
 def paint(line: list[tuple[int, int, int, int, int]], color: str) -> list[Piece]:
@@ -53,14 +68,17 @@ def paint(line: list[tuple[int, int, int, int, int]], color: str) -> list[Piece]
 
     cells: list[Piece] = []
     for mark, upper, lower, heat, dots in line:
-        if mark == Mark.SOLID:
+        if mark == Mark.SOLID and palette.now.flat:
+            shown = palette.blend(palette.now.background, color, max(upper, lower) / SHADES)
+            cells.append((_HALVES[upper > 0, lower > 0], palette.style(shown)))
+        elif mark == Mark.SOLID:
             upper_color = palette.blend(palette.now.background, color, upper / SHADES)
             lower_color = palette.blend(palette.now.background, color, lower / SHADES)
             cells.append((palette.GLYPHS[KvState.DEVICE], palette.style(upper_color, lower_color)))
         elif mark == Mark.THINNED:
             shown = palette.blend(palette.now.background, color, 0.4 + 0.6 * heat / SHADES)
             ground = palette.blend(palette.now.background, color, max(upper, lower) / SHADES * 0.35)
-            cells.append((palette.THINNED[dots], palette.style(shown, ground)))
+            cells.append((palette.THINNED[dots], palette.style(shown, None if palette.now.flat else ground)))
         elif mark == Mark.BLANK:
             cells.append((" ", palette.style()))
         else:
@@ -70,6 +88,8 @@ def paint(line: list[tuple[int, int, int, int, int]], color: str) -> list[Piece]
             cells.append((palette.GLYPHS[state], palette.style(shown)))
     return joined(cells)
 
+
+_HALVES = {(True, True): "█", (True, False): "▀", (False, True): "▄", (False, False): " "}
 
 # By `raster.Mark`: the state, the name of its colour in the palette ("" is the engine's own), and the share of it that
 # is left without attention.

@@ -7,7 +7,7 @@ from typing import Any
 from rich.cells import set_cell_size
 
 from engines.events import KvState
-from kvtui import palette
+from kvtui import figures, palette
 from kvtui.inspection import Facts, Place, Word, facts
 from kvtui.literal import literal
 from kvtui.panes.lines import Lines, Piece, pieces_len, rule, to_pieces, to_strip
@@ -91,8 +91,8 @@ def _block(one: Facts) -> list[list[Piece]]:
     plain = palette.style(palette.now.foreground)
     lines: list[list[Piece]] = [[(f"{_name(one)} ", strong), *_token(one)], _state(one)]
     if (mass := one.mass) is not None:
-        bins = f" by {mass.tokens:,} tokens" if mass.tokens > 1 else ""
-        lines.append([(percent(mass.share), plain), (f" of attention{bins}", dim)])
+        bins = f" on {mass.tokens:,} tokens" if mass.tokens > 1 else ""
+        lines.append([(figures.share(mass.share), plain), (f" of attention{bins}", dim)])
         among = f" of {mass.of:,}{' bins' if mass.tokens > 1 else ''}"
         lines.append([("rank ", dim), (f"{mass.rank:,}" if mass.rank is not None else "–", plain), (among, dim)])
     if one.since_tokens is not None and one.since:
@@ -106,7 +106,7 @@ def _abbreviated(one: Facts) -> list[Piece]:
     color, dim = palette.engine_color(one.engine), palette.style(palette.now.dim)
     line = [(f"{set_cell_size(_name(one), 9)} ", palette.style(color, bold=True)), *_state(one), ("  ", dim)]
     if one.mass is not None:
-        line.append((f"{percent(one.mass.share)}  ", palette.style(palette.now.foreground)))
+        line.append((f"{figures.share(one.mass.share)}  ", palette.style(palette.now.foreground)))
     return [*line, *_token(one)]
 
 
@@ -144,15 +144,3 @@ def _state(one: Facts) -> list[Piece]:
     elif one.unit:
         words += f" in all {one.count} {one.unit}s"
     return [(f"{palette.GLYPHS[state].replace(' ', '–')} {words}", palette.style(color, bold=True))]
-
-
-def percent(share: float) -> str:
-    """Three figures at most: "12.3 %", "0.0123 %"; "<0.0001 %" for what is too small to tell."""
-    value = share * 100
-    if value < 1e-4:
-        return "<0.0001 %"
-    return f"{value:.{max(0, min(4, 2 - _magnitude(value)))}f} %"
-
-
-def _magnitude(value: float) -> int:
-    return len(f"{int(value)}") - 1 if value >= 1 else -next(n for n in range(1, 9) if value * 10**n >= 1)

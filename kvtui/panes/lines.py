@@ -58,6 +58,10 @@ class Lines(Widget):
         if changed:
             self.refresh(*changed)
 
+    def forget(self) -> None:
+        """The next state does not follow from the last: equal keys say nothing."""
+        self._drawn = None
+
     def on_resize(self, event: events.Resize) -> None:
         self._draw_all()
 
@@ -107,6 +111,15 @@ def rule(label: list[Piece], facts: list[Piece], width: int) -> list[Piece]:
     """A section's first line: what it is on the left, how much on the right, a thin line between."""
     line = palette.style(palette.now.faint)
     return spread([*label, (" ", line)], [(" ", line), *facts] if facts else [], width, ("─", line))
+
+
+def overlaid(line: list[Piece], x: int, piece: Piece) -> list[Piece]:
+    """The line with a piece in place of the cells from `x` on; as it is where it does not reach so far."""
+    if not 0 <= x < pieces_len(line):
+        return line
+    strip = to_strip(line, pieces_len(line))
+    after = x + cell_len(piece[0])
+    return [*to_pieces(strip.crop(0, x)), piece, *to_pieces(strip.crop(after))]
 
 
 def pieces_len(pieces: Iterable[Piece]) -> int:

@@ -5,16 +5,19 @@ A cell on the screen is two rows of the raster: the upper and the lower half of 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engines.events import KvState
-from kvtui.cache_state import CacheState
+from kvtui.cache_state import STATE_BITS, CacheState, HeadsState, share_of
+from kvtui.figures import ceiling
 
 STATES = len(KvState)
+BINS = STATE_BITS + 1  # of states that a cell's bits can tell
 SHADES = 15  # steps of brightness above none: few, so that a flicker of attention repaints nothing
 DOTS = 4
 
@@ -37,40 +40,69 @@ class Mark(IntEnum):
 
 @dataclass
 class Raster:
-    """`shares` float [rows, columns, states] sums to 1 where there are positions, to 0 beyond the last one; `heat`
-    float [rows, columns] in 0..1 is the attention mass on its log scale."""
+    """`shares` float [rows, columns, states] sums to 1 where there are positions, to 0 elsewhere; `heat` float
+    [rows, columns] in 0..1 is the attention mass, on its log scale or in proportion. `top` is the share of a layer's
+    attention that is as bright as it gets."""
 
-    shares: np.ndarray[Any, np.dtype[np.float64]]
-    heat: np.ndarray[Any, np.dtype[np.float64]]
+    shares: NDArray[np.float64]
+    heat: NDArray[np.float64]
+    top: float
 
 
-def rasterize(cache: CacheState, rows: int, columns: int, scale_tokens: int) -> Raster:
-    """Averages states over each bin of layers and positions; `scale_tokens` positions span all `columns`. With more
-    rows than layers, each layer fills several."""
-    layers, tokens = cache.cells.shape
-    binned = min(rows, layers)
-    row_of = np.arange(layers) * binned // layers
-    column_of = np.minimum(np.arange(tokens) * columns // scale_tokens, columns - 1)
-    bins = ((row_of * columns)[:, None] + column_of) * STATES + (cache.cells & 7)
-    counts = np.bincount(bins.ravel(), minlength=binned * columns * STATES).reshape(binned, columns, STATES)
+def rasterize(cache: CacheState, rows: int, columns: int, span: int, start: int = 0, *, log: bool = True) -> Raster:
+    """Averages states over each bin of layers and positions; `span` positions from `start` on fill all `columns`.
+    With more rows than layers, or more columns than positions, each fills several."""
+    return _raster(cache.cells, cache.mass, rows, columns, span, start, log)
+
+
+def rasterize_heads(
+    heads: HeadsState, rows: int, columns: int, span: int, start: int = 0, *, log: bool = True
+) -> Raster:
+    """As `rasterize`, with the KV heads of one layer in place of the layers."""
+    return _raster(heads.states, heads.mass, rows, columns, span, start, log)
+
+
+def _raster(
+    cells: NDArray[np.uint8], mass: NDArray[np.uint8], rows: int, columns: int, span: int, start: int, log: bool
+) -> Raster:
+    sources, tokens = cells.shape
+    binned, across = min(rows, sources), min(columns, span)
+    end = max(start, min(start + span, tokens))
+    row_of = np.arange(sources) * binned // sources
+    counts = np.zeros((binned, across * BINS), np.int64)
+    offset = np.arange(end - start) * across // span * BINS
+    for source, row in enumerate(row_of):  # one after another: what they need stays in the processor's cache
+        counts[row] += np.bincount(offset + (cells[source, start:end] & STATE_BITS), minlength=across * BINS)
+    counts = counts.reshape(binned, across, BINS)[..., :STATES]
     shares = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1)
     # The strongest of a bin's layers: a mean of logarithms would hide the one layer that matters.
-    first_layer = np.searchsorted(row_of, np.arange(binned))
-    mass = np.maximum.reduceat(cache.mass, first_layer, axis=0)
-    heat = _columns_of_mass(mass, columns, scale_tokens, tokens) / 255
-    if rows > layers:
-        repeated = np.arange(rows) * layers // rows
+    strongest = np.maximum.reduceat(mass, np.searchsorted(row_of, np.arange(binned)), axis=0)
+    strongest = _columns_of_mass(strongest, across, span, start, tokens)
+    heat, top = strongest / 255, 1.0
+    if not log:
+        linear = share_of(strongest)
+        # A round number, so that the scale jumps now and then rather than flickering all the time.
+        top = ceiling(100 * float(linear.max(initial=0.0))) / 100
+        heat = linear / top
+    if rows > sources:
+        repeated = np.arange(rows) * sources // rows
         shares, heat = shares[repeated], heat[repeated]
-    return Raster(shares, heat)
+    if columns > span:
+        repeated = np.arange(columns) * span // columns
+        shares, heat = shares[:, repeated], heat[:, repeated]
+    return Raster(shares, heat, top)
 
 
-def _columns_of_mass(
-    mass: np.ndarray[Any, np.dtype[np.uint8]], columns: int, scale_tokens: int, tokens: int
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Mass bins [rows, bins] over `tokens` positions as columns over `scale_tokens`: the strongest bin of each."""
+def _columns_of_mass(mass: NDArray[np.uint8], columns: int, span: int, start: int, tokens: int) -> NDArray[np.uint8]:
+    """Mass bins [rows, bins] over all `tokens` as columns over `span` positions from `start` on: the strongest bin of
+    each."""
     bins = mass.shape[1]
-    edges = np.arange(columns) * scale_tokens / columns / max(1, tokens) * bins
-    return np.maximum.reduceat(mass, np.minimum(edges.astype(int), bins - 1), axis=1)
+    if not bins:
+        return np.zeros((len(mass), columns), np.uint8)
+    edges = (start + np.arange(columns + 1) * span / columns) / max(1, tokens) * bins
+    first = np.minimum(edges[:-1].astype(int), bins - 1)
+    end = max(first[-1] + 1, min(bins, math.ceil(edges[-1])))
+    return np.maximum.reduceat(mass[:, :end], first, axis=1)
 
 
 def mark(raster: Raster) -> list[list[tuple[int, int, int, int, int]]]:
