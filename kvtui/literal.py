@@ -27,6 +27,16 @@ def one_line(text: str) -> str:
     return literal(" ".join(text.split()))
 
 
+def quoted(token: str) -> str:
+    """A token in quotes, its white space kept, a line break as a sign. Part of a character has no text yet."""
+    return f"“{literal(token.replace(chr(10), '⏎'))}”" if token else "“…”"
+
+
 def spoken(text: str) -> str:
     """A prompt without the chat template's marks, for previews that show how it ends."""
     return _CHAT_MARKS.sub("\n", text).strip()
+
+
+def question(text: str) -> str:
+    """The last paragraph of a prompt, which is what is asked about all that comes before it."""
+    return spoken(text).rsplit("\n\n", 1)[-1]

@@ -4,7 +4,7 @@ can tell apart. State is never told by colour alone; `GLYPHS` gives each its sig
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from rich.style import Style
@@ -12,12 +12,12 @@ from textual.theme import Theme
 
 from engines.events import KvState
 
-_OTHERS = ("#cc79a7", "#009e73", "#ffffff")
-
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of one look, as "#rrggbb". `engines` by id; the states' colours are those of `GLYPHS`."""
+    """The colours of one look, as "#rrggbb". `engines` by id, `others` for engines that are not among them; the
+    states' colours are those of `GLYPHS`. `colors` is how many the terminal has; with few of them there are no shades,
+    and `muted` gives the fainter partner of a colour."""
 
     name: str
     dark: bool
@@ -34,6 +34,14 @@ class Palette:
     evicted: str
     anchor: str
     engines: Mapping[str, str]
+    others: tuple[str, ...]
+    colors: int = 1 << 24
+    muted: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def flat(self) -> bool:
+        """Whether there are no shades between two colours."""
+        return self.colors <= 16
 
     def theme(self) -> Theme:
         """The same colours for Textual's style sheets."""
@@ -51,6 +59,29 @@ class Palette:
             error=self.error,
             dark=self.dark,
             variables={
+                "dim": self.dim,
+                "faint": self.faint,
+                # Textual derives these by blending, which leaves some too faint to read and none of sixteen colours.
+                "text": self.foreground,
+                "text-muted": self.dim,
+                "text-disabled": self.dim,
+                "text-success": self.good,
+                "text-warning": self.warning,
+                "text-error": self.error,
+                "panel-lighten-1": self.panel,
+                "border-blurred": self.faint,
+                "block-cursor-foreground": self.background,
+                "block-cursor-background": self.foreground,
+                "block-cursor-blurred-background": self.faint,
+                "block-hover-background": self.faint,
+                "input-selection-background": self.faint,
+                "screen-selection-background": self.faint,
+                "scrollbar": self.dim,
+                "scrollbar-hover": self.foreground,
+                "scrollbar-active": self.foreground,
+                "scrollbar-background": self.panel,
+                "scrollbar-background-hover": self.panel,
+                "scrollbar-background-active": self.panel,
                 "footer-key-foreground": self.foreground,
                 "footer-description-foreground": self.dim,
                 "footer-background": self.panel,
@@ -75,6 +106,7 @@ DARK = Palette(
     evicted="#484f58",
     anchor="#cc79a7",
     engines={"vllm": "#56b4e9", "h2o": "#e66a1f", "infinigen": "#f0e442"},
+    others=("#cc79a7", "#009e73", "#ffffff"),
 )
 
 now = DARK  # what every widget draws with; `use` changes it
@@ -99,7 +131,7 @@ THINNED = "⠂⠒⠖⠶"  # a bin of positions of which few, some, many, nearly 
 
 
 def engine_color(engine: str) -> str:
-    return now.engines.get(engine) or _OTHERS[sum(map(ord, engine)) % len(_OTHERS)]
+    return now.engines.get(engine) or now.others[sum(map(ord, engine)) % len(now.others)]
 
 
 @lru_cache(maxsize=8192)
@@ -111,6 +143,7 @@ def style(
     underline: bool = False,
     reverse: bool = False,
     italic: bool = False,
+    strike: bool = False,
 ) -> Style:
     """A style, made once: Rich caches a style's escape codes in the style itself."""
     return Style(
@@ -120,12 +153,20 @@ def style(
         underline=underline or None,
         reverse=reverse or None,
         italic=italic or None,
+        strike=strike or None,
     )
 
 
-@lru_cache(maxsize=8192)
 def blend(below: str, above: str, share: float) -> str:
-    """`share` (0..1) of `above` over `below`, as "#rrggbb"."""
+    """`share` (0..1) of `above` over `below`, as "#rrggbb". Where there are no shades: `above`, or its fainter partner
+    for less than half."""
+    if now.flat:
+        return below if share <= 0 else above if share >= 0.5 else now.muted.get(above, above)
+    return _mixed(below, above, share)
+
+
+@lru_cache(maxsize=8192)
+def _mixed(below: str, above: str, share: float) -> str:
     pairs = zip(parts(below), parts(above), strict=True)
     return "#" + "".join(f"{round(under + (over - under) * share):02x}" for under, over in pairs)
 

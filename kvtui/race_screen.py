@@ -17,6 +17,7 @@ from engines.commands import WorkerConfig
 from engines.events import ENGINE_LABELS
 from kvtui import figures, palette
 from kvtui.messages import FirstFrame
+from kvtui.panes.caption import CaptionBar
 from kvtui.panes.column import Column
 from kvtui.panes.composer import AskInput, Composer
 from kvtui.panes.header import Header
@@ -58,7 +59,7 @@ class RaceScreen(Screen[None]):
         self._turn = self._turn_before = 0
         self._header, self._splash = Header(config), Splash(config.model, config.engines)
         self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
-        self.composer = Composer()
+        self.captions, self.composer = CaptionBar(), Composer()
 
     def compose(self) -> ComposeResult:
         yield self._header
@@ -67,6 +68,7 @@ class RaceScreen(Screen[None]):
         yield self._splash
         yield Vertical(id="race")
         yield self._verdict
+        yield self.captions
         yield self.composer
         yield Footer(compact=True)
 
@@ -76,6 +78,7 @@ class RaceScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.set_interval(QUIET_S, self._catch_up)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._recolor())
         self.call_after_refresh(self.post_message, FirstFrame())
 
     async def show(
@@ -87,6 +90,7 @@ class RaceScreen(Screen[None]):
         self.composer.invite(invitation)
         self._header.show(state, budget=budget, next_budget=next_budget, ended=ended)
         self._prompts.show(state)
+        self.captions.show(state)
         if state.started is None:
             self._splash.show(state)
             return
@@ -187,6 +191,11 @@ class RaceScreen(Screen[None]):
     def action_heat(self) -> None:
         self.toggle_class("-heat")
 
+    def action_present(self) -> None:
+        """For an audience, and back."""
+        self.toggle_class("-presenter")
+        self._show_columns()
+
     def action_ask(self) -> None:
         self.set_focus(self.composer.input)
 
@@ -224,11 +233,17 @@ class RaceScreen(Screen[None]):
     def on_resize(self, event: events.Resize) -> None:
         self._show_columns()
 
+    def _recolor(self) -> None:
+        """What was not drawn by lines holds colours of its own."""
+        self._splash.recolor()
+        self._label_tabs()
+        self._show_columns()
+
     def _label_tabs(self) -> None:
         for tab in self.query(Tab):
             engine = (tab.id or "").removeprefix("tab-")
             label = self._label(engine)
-            if tab.label.plain != label.plain:
+            if not tab.label.is_same(label):
                 tab.label = label
 
     def _label(self, engine: str) -> Content:

@@ -13,6 +13,7 @@ from kvtui import palette
 from kvtui.literal import one_line
 from kvtui.panes.heatmap import Heatmap
 from kvtui.panes.memory import MemoryGraph
+from kvtui.panes.podium import Podium
 from kvtui.panes.stream import Stream
 from kvtui.panes.transfer import TransferGraph
 from kvtui.panes.vitals import Vitals
@@ -31,12 +32,12 @@ class Column(Vertical, can_focus=True):
         super().__init__(**arguments)
         self.engine, self.number = engine, number
         self._vitals, self._stream, self._memory = Vitals(engine), Stream(engine), MemoryGraph(engine)
-        self._heatmap, self._transfer = Heatmap(engine), TransferGraph(engine)
+        self._heatmap, self._transfer, self._podium = Heatmap(engine), TransferGraph(engine), Podium(engine)
         self._knobs: Any = None
         self._plot: Any = None
 
     def compose(self) -> ComposeResult:
-        yield from (self._vitals, self._stream, self._memory, self._heatmap, self._transfer)
+        yield from (self._vitals, self._podium, self._stream, self._memory, self._heatmap, self._transfer)
 
     def on_mount(self) -> None:
         self.add_class(self.engine if self.engine in palette.now.engines else "other")
@@ -49,12 +50,13 @@ class Column(Vertical, can_focus=True):
     def show_figures(self, state: RunState) -> None:
         """What people can read only so fast."""
         engine = state.engines.get(self.engine)
-        if engine is not None and engine.knobs is not self._knobs:
-            self._knobs = engine.knobs
+        presented = self.screen.has_class("-presenter")
+        if engine is not None and (engine.knobs, presented) != self._knobs:
+            self._knobs = dict(engine.knobs), presented
             self.border_title = f" {self.number} {one_line(engine.label)} "
             knobs = (_knob(name, value) for name, value in engine.knobs.items())
-            self.border_subtitle = one_line(", ".join(knob for knob in knobs if knob))
-        for pane in (self._vitals, self._memory, self._heatmap, self._transfer):
+            self.border_subtitle = "" if presented else one_line(", ".join(knob for knob in knobs if knob))
+        for pane in (self._vitals, self._podium, self._memory, self._heatmap, self._transfer):
             pane.show(state)
         if self._plot is not None:
             self._plot.show(state)

@@ -24,7 +24,7 @@ class Comparison(PlotextPlot):
         self._drawn: Any = None
 
     def show(self, state: RunState) -> None:
-        drawn = (int(state.clock_s / EVERY_S), time_scale(state), state.status, self.size)
+        drawn = (int(state.clock_s / EVERY_S), time_scale(state), state.status, self.size, palette.now.name)
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -34,13 +34,14 @@ class Comparison(PlotextPlot):
         plot.xlim(0, span_s)
         top = 1.0
         for index, marker in ((1, "braille"), (0, "hd")):  # host first, so that device lines lie on top
-            for engine in state.engines.values():
+            for number, engine in enumerate(state.engines.values(), 1):
                 red, green, blue = palette.parts(palette.engine_color(engine.id))
                 points = self._points(engine.memory_history.held, engine.started_clock_s, engine.clock_s, span_s, index)
                 if any(value > 0 for _, value in points):
                     top = max(top, *(value for _, value in points))
                     seconds, megabytes = zip(*points, strict=True)
-                    plot.plot(seconds, megabytes, marker=marker, color=(red, green, blue))
+                    sign = marker if palette.now.colors else str(number)  # without colours: the column's number
+                    plot.plot(seconds, megabytes, marker=sign, color=(red, green, blue))
         plot.ylim(0, top * 1.05)
         self.refresh()
 

@@ -22,7 +22,7 @@ def stacked(
     lower_style = palette.style(color)
     upper_color = palette.blend(palette.now.background, color, 0.5)
     upper_style = palette.style(upper_color)
-    edge_style = palette.style(color, upper_color)
+    edge_style = lower_style if palette.now.flat else palette.style(color, upper_color)
     blank = palette.style()
     rows: list[list[Piece]] = []
     levels = [_levels(column, height, scale) for column in columns]

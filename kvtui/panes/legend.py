@@ -31,5 +31,7 @@ class Legend(Lines):
             palette.blend(palette.now.background, palette.now.foreground, share)
             for share in (0.25, 0.4, 0.55, 0.7, 0.85, 1)
         ]
-        right = [("attention ", dim), *((("█", palette.style(step))) for step in steps), (" ", dim)]
+        right: list[Piece] = []
+        if palette.now.colors:
+            right = [("attention ", dim), *((("█", palette.style(step))) for step in steps), (" ", dim)]
         return [spread(left, right, width)]

@@ -7,7 +7,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from kvtui import palette
-from kvtui.literal import one_line, spoken
+from kvtui.literal import one_line, question, spoken
 from kvtui.panes.lines import Lines, Piece, pieces_len
 from kvtui.state import PromptState, RunState
 
@@ -39,6 +39,8 @@ class Prompts(Lines):
         state, dim = self._state, palette.style(palette.now.dim)
         prompt = state.prompt
         strong = palette.style(palette.now.foreground, bold=True)
+        if prompt is not None and self.screen.has_class("-presenter"):
+            return [[(" › ", dim), (one_line(question(prompt.text[-TAIL_CHARACTERS:])), strong)]]
         if prompt is None:
             return [[(" prompts ", dim), (f"{len(self._titles) or '–'}", strong), (" in the stream", dim)]]
         line: list[Piece] = [(f" prompt {prompt.request + 1} of {state.prompts_total} ", strong)]

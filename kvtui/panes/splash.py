@@ -39,15 +39,21 @@ class Splash(Vertical):
     def compose(self) -> ComposeResult:
         caches = _COUNT.get(len(self._engines), "many KV caches")
         yield Static(Content(f"kvtui · one prompt stream, {caches}, side by side"), id="title")
+        yield Static(self._what(), id="what")
+        yield Static(Content(f"◌ starting the worker for {one_line(self._model)}"), id="stages")
+        yield ProgressBar(total=None, show_eta=False, show_percentage=True)
+
+    def _what(self) -> Content:
         labels = {e: ENGINE_LABELS.get(e, e) for e in self._engines}
         width = max(map(len, labels.values()), default=0)
         lines = [
             Content.assemble((f"{label:<{width}}", f"bold {palette.engine_color(e)}"), f"  {_WHAT.get(e, '')}")
             for e, label in labels.items()
         ]
-        yield Static(Content("\n").join(lines), id="what")
-        yield Static(Content(f"◌ starting the worker for {one_line(self._model)}"), id="stages")
-        yield ProgressBar(total=None, show_eta=False, show_percentage=True)
+        return Content("\n").join(lines)
+
+    def recolor(self) -> None:
+        self.query_one("#what", Static).update(self._what())
 
     def show(self, state: RunState) -> None:
         loading = state.loading

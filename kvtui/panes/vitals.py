@@ -94,7 +94,7 @@ class Vitals(Lines):
         if request.status in ("prefill", "queued") or (not request.tokens and request.prefill is not None):
             label = f" {_stage(request)}"
             return [
-                *graph.bar(_share(request), max(0, width - len(label)), color),
+                *graph.bar(share_read(request), max(0, width - len(label)), color),
                 (label, palette.style(palette.now.dim)),
             ]
         scale = figures.ceiling(self._top_speed)
@@ -126,7 +126,8 @@ def _stage(request: RequestState) -> str:
     return f"{prefill.tokens_done:,} of {prefill.tokens_total:,}"
 
 
-def _share(request: RequestState) -> float:
+def share_read(request: RequestState) -> float:
+    """How much of the prompt has gone through, 0..1."""
     prefill = request.prefill
     if prefill is None or not prefill.tokens_total:
         return 0.0

@@ -1,0 +1,133 @@
+"""One engine for an audience: what it does, its speed in figures as tall as a hand, and one bar of memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvtui import figures, palette
+from kvtui.panes.lines import Lines, Piece, pieces_len, spread
+from kvtui.panes.vitals import share_read, state_of
+from kvtui.state import PAGED, EngineState, RequestState, RunState
+
+# Three by five dots a sign. A dot is two cells wide and a line high, or one cell wide and half a line high.
+_DOTS = {
+    "0": ("###", "#.#", "#.#", "#.#", "###"),
+    "1": (".#.", "##.", ".#.", ".#.", "###"),
+    "2": ("###", "..#", "###", "#..", "###"),
+    "3": ("###", "..#", ".##", "..#", "###"),
+    "4": ("#.#", "#.#", "###", "..#", "..#"),
+    "5": ("###", "#..", "###", "..#", "###"),
+    "6": ("###", "#..", "###", "#.#", "###"),
+    "7": ("###", "..#", "..#", ".#.", ".#."),
+    "8": ("###", "#.#", "###", "#.#", "###"),
+    "9": ("###", "#.#", "###", "..#", "###"),
+    ".": (".", ".", ".", ".", "#"),
+    ",": (".", ".", ".", "#", "#"),
+    "%": ("#.#", "..#", ".#.", "#..", "#.#"),
+    "–": ("...", "...", "###", "...", "..."),
+}
+_HALVES = {"..": " ", "#.": "▀", ".#": "▄", "##": "█"}
+TALL, LOW = 5, 3  # lines of the figures
+AROUND = 5  # lines of all else: state, what the figures are, memory, its bar, and one between
+
+
+class Podium(Lines):
+    DEFAULT_CSS = """
+    Podium { display: none; }
+    """
+
+    def __init__(self, engine: str, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.engine = engine
+        self._state: EngineState | None = None
+        self._paused = False
+        self._paged_bytes = self._most_bytes = 0
+
+    def show(self, state: RunState) -> None:
+        if not self.display:
+            return
+        self._state, self._paused = state.engines.get(self.engine), state.status == "paused"
+        paged = state.engines.get(PAGED)
+        self._paged_bytes = (paged.cache_bytes or 0) if paged is not None and self.engine != PAGED else 0
+        self._most_bytes = max(((e.cache_bytes or 0) + (e.host_bytes or 0) for e in state.engines.values()), default=0)
+        self.redraw()
+
+    def key(self) -> Any:
+        engine = self._state
+        request = engine.current if engine is not None else None
+        if engine is None or request is None:
+            return self._paused
+        held = (engine.cache_bytes, engine.host_bytes, self._paged_bytes, self._most_bytes)
+        return request.request, request.status, self._paused, held, _figures(request)
+
+    def draw(self, width: int, height: int) -> list[list[Piece]]:
+        engine, color = self._state, palette.engine_color(self.engine)
+        request = engine.current if engine is not None else None
+        strong, plain = palette.style(color, bold=True), palette.style(palette.now.foreground)
+        glyph, word = state_of(request, self._paused)
+        bad = request is not None and request.status in ("device_oom", "error", "failed")
+        mark = palette.style(palette.now.background, palette.now.error, bold=True) if bad else strong
+        state: list[Piece] = [(f" {glyph} {word} " if bad else f"{glyph} {word}", mark)]
+        memory = self._memory(engine, width) if engine is not None and height >= 4 else []
+        number, unit = _figures(request) if request is not None else ("–", "")
+        lines = TALL if height >= TALL + AROUND and cells(number, TALL) <= width else LOW
+        if height < LOW + AROUND or bad:
+            figure = [] if bad else [(f"{number} ", palette.style(palette.now.foreground, bold=True)), (unit, plain)]
+            return [spread(state, figure, width), *memory]
+        figure_lines = [[(line, strong)] for line in big(number, lines)]
+        gap: list[list[Piece]] = [[]] * (height - lines - 2 - len(memory) > 0)
+        return [spread(state, [(unit, plain)], width), *gap, *figure_lines, [], *memory]
+
+    def _memory(self, engine: EngineState, width: int) -> list[list[Piece]]:
+        """Its size and how much less than the paged engine's that is, above a bar on everybody's scale."""
+        if engine.memory is None:
+            return []
+        device, host = engine.cache_bytes or 0, engine.host_bytes or 0
+        color = palette.engine_color(self.engine)
+        strong, plain = palette.style(color, bold=True), palette.style(palette.now.foreground)
+        change = figures.change(device, self._paged_bytes)
+        right: list[Piece] = [(change, palette.style(palette.now.foreground, bold=True))] if change else []
+        left: list[Piece] = [("KV ", plain), (figures.size(device), strong)]
+        if host:
+            left.append((f"  ▒ host {figures.size(host)}", palette.style(color)))
+        if pieces_len(left) + pieces_len(right) + 1 > width:
+            left = left[:2]
+        shown = max(1, self._most_bytes)
+        solid = max(round(device / shown * width), bool(device))
+        hatched = min(width - solid, max(round(host / shown * width), bool(host)))
+        track = palette.style(palette.now.faint)
+        bar: list[Piece] = [("█" * solid, strong), ("▒" * hatched, palette.style(color))]
+        return [spread(left, right, width), [*bar, ("─" * (width - solid - hatched), track)]]
+
+
+def _figures(request: RequestState) -> tuple[str, str]:
+    """The one number, and what it counts."""
+    if request.status in ("prefill", "queued") and not request.tokens:
+        return f"{share_read(request):.0%}", "of the prompt read"
+    speed = request.tokens_per_s
+    if speed is None:
+        return "–", "tokens a second"
+    return f"{speed:,.{1 if speed < 9.95 else 0}f}", "tokens a second"
+
+
+def big(number: str, lines: int) -> list[str]:
+    """`number` in `lines` lines of blocks: `TALL` or `LOW`."""
+    signs = [_DOTS[sign] for sign in number]
+    rows = [" ".join(sign[row] for sign in signs) for row in range(TALL)]
+    if lines == TALL:
+        return ["".join("██" if dot == "#" else "  " for dot in row) for row in rows]
+    rows.append("." * len(rows[0]))
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return [
+        "".join(
+            _HALVES[(up if up == "#" else ".") + (low if low == "#" else ".")]
+            for up, low in zip(upper, lower, strict=True)
+        )
+        for upper, lower in pairs
+    ]
+
+
+def cells(number: str, lines: int) -> int:
+    """How wide that is."""
+    dots = sum(len(_DOTS[sign][0]) + 1 for sign in number) - 1
+    return 2 * dots if lines == TALL else dots
