@@ -66,7 +66,7 @@ def clamped(view: View, tokens: int, layers: int, heads: int, *, grown_from: int
 
 
 def _within(row: int | None, rows: int) -> int | None:
-    return None if row is None or not rows else min(max(0, row), rows - 1)
+    return row if row is None or not rows else min(max(0, row), rows - 1)
 
 
 def tail(tokens: int, span: int) -> int:

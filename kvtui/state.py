@@ -93,6 +93,12 @@ class RequestState:
             if differs and self.first_difference is None:
                 self.first_difference = index
 
+    def uncompare(self, index: int) -> None:
+        """What was found from token `index` on counts no more: one of the two engines says it again."""
+        del self.differs[index:]
+        if self.first_difference is not None and self.first_difference >= index:
+            self.first_difference = None
+
 
 @dataclass
 class EngineState:
@@ -272,9 +278,10 @@ class RunState:
         request = self._request(engine, event.request)
         request.status = "decode"
         if event.index < len(request.tokens):  # preempted and recomputed: the engine says again what it said
-            del request.tokens[event.index :], request.texts[event.index :], request.differs[event.index :]
-            if request.first_difference is not None and request.first_difference >= event.index:
-                request.first_difference = None
+            del request.tokens[event.index :], request.texts[event.index :]
+            for other in self.engines.values() if engine.id == PAGED else [engine]:
+                if event.request in other.requests:
+                    other.requests[event.request].uncompare(event.index)
         request.add_token(event)
         paged = self.engines.get(PAGED)
         reference = paged.requests.get(event.request) if paged is not None else None

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engines.events import KvState, pack_cell
-from kvtui.cache_state import CacheState
-from kvtui.panes.raster import Mark, mark, rasterize
+from kvtui.cache_state import CacheState, HeadsState
+from kvtui.panes.raster import Mark, mark, rasterize, rasterize_heads
 
 
 def cache(states: np.ndarray, mass: np.ndarray | None = None) -> CacheState:
@@ -76,3 +76,51 @@ def test_brightness_is_the_strongest_attention_of_a_bin() -> None:
 def test_an_odd_number_of_rows_and_a_cell_a_side() -> None:
     assert marks(np.ones((3, 1), int), 1, 1, scale=64) == [[Mark.SOLID]]
     assert len(mark(rasterize(cache(np.ones((3, 5), int)), 3, 4, 64))) == 2
+
+
+def test_a_window_is_that_part_of_the_whole() -> None:
+    rng = np.random.default_rng(2)
+    states = rng.integers(1, 7, (6, 120))
+    mass = rng.integers(0, 256, (6, 120)).astype(np.uint8)
+    whole = rasterize(cache(states, mass), 6, 120, 120)
+    part = rasterize(cache(states, mass), 6, 40, 40, start=30)
+    assert np.array_equal(part.shares, whole.shares[:, 30:70])
+    assert np.array_equal(part.heat, whole.heat[:, 30:70])
+
+
+def test_a_window_beyond_the_end_is_empty_there() -> None:
+    picture = rasterize(cache(np.ones((4, 50), int)), 4, 10, 20, start=40)
+    assert picture.shares[:, :5].sum(axis=2).all()
+    assert not picture.shares[:, 5:].any()
+    assert not rasterize(cache(np.ones((4, 50), int)), 4, 10, 20, start=60).shares.any()
+
+
+def test_more_columns_than_positions_leave_no_gaps() -> None:
+    states = np.array([[1, 5, 1, 5]] * 2)
+    assert marks(states, 1, 10) == [[Mark.SOLID] * 3 + [Mark.EVICTED] * 2 + [Mark.SOLID] * 3 + [Mark.EVICTED] * 2]
+
+
+def test_linear_brightness_is_in_proportion_and_says_to_what() -> None:
+    mass = np.array([[255, 213, 170, 0]], np.uint8)  # all of it, a tenth, a hundredth, nothing
+    picture = rasterize(cache(np.ones((1, 4), int), mass), 1, 4, 4, log=False)
+    assert picture.top == 1
+    assert picture.heat[0] == pytest.approx([1, 0.1, 0.01, 0], rel=0.05)
+    picture = rasterize(cache(np.ones((1, 4), int), mass), 1, 2, 2, start=2, log=False)
+    assert picture.top == pytest.approx(0.01, rel=0.05)
+    assert picture.heat.max() == pytest.approx(1, rel=0.05)
+
+
+def test_heads_are_rows() -> None:
+    states = np.array([[1, 5], [5, 1], [5, 5]], np.uint8)
+    picture = rasterize_heads(HeadsState(states, np.zeros((3, 2), np.uint8)), 6, 2, 2)
+    assert [[Mark(cell[0]) for cell in line] for line in mark(picture)] == [
+        [Mark.SOLID, Mark.EVICTED],
+        [Mark.EVICTED, Mark.SOLID],
+        [Mark.EVICTED, Mark.EVICTED],
+    ]
+
+
+def test_nothing_is_a_picture_too() -> None:
+    empty = cache(np.ones((3, 0), int), np.zeros((3, 0), np.uint8))
+    assert not rasterize(empty, 3, 8, 64).shares.any()
+    assert not rasterize(empty, 3, 8, 64, log=False).heat.any()

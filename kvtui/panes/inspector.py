@@ -9,7 +9,7 @@ from rich.cells import set_cell_size
 from engines.events import KvState
 from kvtui import figures, palette
 from kvtui.inspection import Facts, Place, Word, facts
-from kvtui.literal import literal
+from kvtui.literal import quoted
 from kvtui.panes.lines import Lines, Piece, pieces_len, rule, to_pieces, to_strip
 from kvtui.state import PAGED, RunState
 
@@ -125,11 +125,6 @@ def _token(one: Facts) -> list[Piece]:
         (" ≠ paged ", palette.style(palette.now.error)),
         (quoted(one.word.paged_text), palette.style(palette.now.foreground, bold=True)),
     ]
-
-
-def quoted(text: str) -> str:
-    """A token as it is, white space seen, in quotes. Empty ones are parts of a character."""
-    return f"“{literal(text.replace(chr(10), '⏎'))}”" if text else "“…”"
 
 
 def _state(one: Facts) -> list[Piece]:

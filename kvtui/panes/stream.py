@@ -10,8 +10,10 @@ from rich.cells import cell_len, chop_cells
 from rich.style import Style
 from textual import events
 
+from engines.events import ENGINE_LABELS
 from kvtui import palette
-from kvtui.literal import literal, one_line, spoken
+from kvtui.inspection import paged_text
+from kvtui.literal import literal, one_line, quoted, spoken
 from kvtui.panes.lines import Lines, Piece, joined
 from kvtui.state import EngineState, RequestState, RunState
 
@@ -104,19 +106,25 @@ class Stream(Lines):
     def __init__(self, engine: str, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.engine = engine
+        self._whole: RunState | None = None
         self._state: EngineState | None = None
         self._wrapped = Wrapped(1)
         self._taken: list[tuple[int, int]] = []  # (request, tokens) that are in `_wrapped`, in order
         self._read, self._reading = -1, ""  # the request that is being read, and how its prompt ends
         self._back = 0  # lines that the view is scrolled back from the end
+        self._first = 0  # the line that is at the top
 
     def show(self, state: RunState) -> None:
-        self._state = state.engines.get(self.engine)
+        self._whole, self._state = state, state.engines.get(self.engine)
         current = self._state.current if self._state is not None else None
         if current is not None and current.request != self._read:
             prompt = next((p for p in state.prompts if p.request == current.request), None)
             self._read, self._reading = current.request, prompt.text[-READING_CHARACTERS:] if prompt is not None else ""
         self.redraw()
+
+    def forget(self) -> None:
+        super().forget()
+        self._wrapped, self._taken, self._back, self._read = Wrapped(1), [], 0, -1
 
     def scroll_back(self, lines: int) -> None:
         """Towards the beginning; at the end it follows what comes."""
@@ -132,6 +140,28 @@ class Stream(Lines):
         event.stop()
         self.scroll_back(-1)
 
+    def on_click(self, event: events.Click) -> None:
+        """On a token that differs from the paged engine's: what that one said in its place."""
+        run = self._run_at(event.x, event.y)
+        request = self._state.requests.get(run.request) if run is not None and self._state is not None else None
+        if run is None or request is None or run.token < 0 or self._whole is None:
+            return
+        paged = paged_text(self._whole, request, run.token)
+        if paged is not None:
+            name = ENGINE_LABELS.get(self.engine, self.engine)
+            said = f"{name} {quoted(request.texts[run.token])}  ≠  paged {quoted(paged)}"
+            self.notify(said, title=f"Answer token {run.token + 1:,}", markup=False)
+
+    def _run_at(self, x: int, y: int) -> Run | None:
+        lines = self._text_lines()
+        if self._first + y >= len(lines):
+            return None
+        for run in trimmed(lines[self._first + y]):
+            x -= cell_len(run.text)
+            if x < 0:
+                return run
+        return None
+
     def key(self) -> Any:
         marks = [
             (r.request, len(r.tokens), len(r.differs), r.first_difference, r.status, r.outcome is None)
@@ -145,7 +175,7 @@ class Stream(Lines):
         lines, ending = self._text_lines(), self._ending(width)
         if not lines and not ending:
             return self._prompt_lines(width, height)
-        first = max(0, len(lines) + len(ending) - height - self._back)
+        first = self._first = max(0, len(lines) + len(ending) - height - self._back)
         by_number = {r.request: r for r in requests}
         shown = [
             joined((run.text, self._style(run, by_number.get(run.request))) for run in trimmed(line))
