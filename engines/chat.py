@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from engines.commands import Prompt
-from engines.errors import BadRequest
+import msgspec
 
-# Stands for an answer that is not known yet when a template is rendered. Templates strip and match on contents, so it
-# is a plain word, long enough that no template's own words hold it.
+from engines.commands import Prompt
+from engines.errors import BadRequest, PromptTooLong
+
+# They stand for an answer that is not known yet, and for the text that may be cut, when a template is rendered.
+# Templates strip and match on contents, so they are plain words, long enough that no template's own words hold them.
 _ANSWER = "KVTUIANSWERPLACEHOLDER"
-_CUT_MARK = "\n[…]\n"
+_BODY = "KVTUIDOCUMENTPLACEHOLDER"
+_CUT_MARKS = {"start": "[…]\n", "middle": "\n[…]\n", "end": "\n[…]"}
 _TITLE_CHARS = 48
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What the model reads. `offsets[i]` is the end of token i in `text`, in characters; `cut_tokens` is how much
-    shorter it is than what was asked for."""
+    """What the model reads. `offsets[i]` is the end of token i in `text`, in characters; `cut_tokens` is how many were
+    cut away at `cut` ("start", "middle" or "end")."""
 
     text: str
     token_ids: list[int]
     offsets: list[int]
     cut_tokens: int = 0
+    cut: str = ""
 
 
 class Chat:
@@ -34,40 +39,60 @@ class Chat:
         self._tokenizer = tokenizer
         self._limit = context_limit
         self._has_template = bool(getattr(tokenizer, "chat_template", None))
+        self._too_long: tuple[Prompt, Rendered] | None = None
 
-    def render(self, prompt: Prompt, *, truncate_to: int | None = None) -> Rendered:
-        """A new conversation: `text` counts as one message of the user's. With `truncate_to`, the middle of the longest
-        message is cut out until so many tokens are left (a question at the end and an instruction at the beginning
-        both survive). Raises BadRequest: empty, longer than the context, a template that refuses the messages."""
-        messages = _messages(prompt)
-        rendered = self._tokenize_conversation(messages)
-        if truncate_to is not None and len(rendered.token_ids) > truncate_to:
-            return self._truncated(messages, rendered, truncate_to)
-        excess = len(rendered.token_ids) - self._limit
-        if excess > 0:
-            raise BadRequest(
-                f"the prompt has {len(rendered.token_ids):,} tokens, {excess:,} more than the context of "
-                f"{self._limit:,}; shorten it, or let its middle be cut out with --truncate"
-            )
+    def render(self, prompt: Prompt, *, truncate_to: int | None = None, cut: str = "middle") -> Rendered:
+        """A new conversation: `text`, after its `document`, counts as one message of the user's. What has more than
+        `truncate_to` tokens is cut to that many at its "start" (the beginning goes), "middle" or "end": the document if
+        there is one, so that the question stays, and else the longest message.
+
+        Raises BadRequest: empty, longer than the context (PromptTooLong), a template that refuses the messages, nothing
+        left to cut.
+        """
+        return self._render(prompt, follow_up=False, limit=self._limit, truncate_to=truncate_to, cut=cut)
+
+    def render_follow_up(self, prompt: Prompt, *, truncate_to: int | None = None, cut: str = "middle") -> Rendered:
+        """What goes between the model's last answer and its next: the end of its turn, the new messages, the start of
+        its turn. How much the context has left is not known here, so only `truncate_to` limits it."""
+        return self._render(prompt, follow_up=True, limit=None, truncate_to=truncate_to, cut=cut)
+
+    def _render(
+        self, prompt: Prompt, *, follow_up: bool, limit: int | None, truncate_to: int | None, cut: str
+    ) -> Rendered:
+        if not any(message["content"].strip() for message in _messages(prompt)):
+            raise BadRequest("the prompt is empty")
+        special = not follow_up and not self._has_template
+        rendered = self._whole(prompt, follow_up=follow_up, special=special)
+        tokens = len(rendered.token_ids)
+        if truncate_to is not None and tokens > truncate_to:
+            around = self._text(_messages(prompt, _BODY), follow_up=follow_up)
+            return self._cut(rendered, around, truncate_to, cut, special=special)
+        if limit is not None and tokens > limit:
+            raise PromptTooLong(tokens, limit)
         return rendered
 
-    def render_follow_up(self, prompt: Prompt) -> Rendered:
-        """What goes between the model's last answer and its next: the end of its turn, the new messages, the start of
-        its turn. The template says what that is: it renders a conversation with a placeholder for the answer, and
-        everything after the placeholder is wanted."""
-        messages = _messages(prompt)
+    def _whole(self, prompt: Prompt, *, follow_up: bool, special: bool) -> Rendered:
+        """The prompt uncut. One that is too long is likely to come again, with a place to cut it at: a megabyte takes a
+        second and a half to tokenise, so the latest of them is kept."""
+        asked = msgspec.structs.replace(prompt, cut="", follow_up=follow_up)
+        if self._too_long is not None and self._too_long[0] == asked:
+            return self._too_long[1]
+        rendered = self._tokenize(self._text(_messages(prompt), follow_up=follow_up), special=special)
+        self._too_long = (asked, rendered) if len(rendered.token_ids) > self._limit else None
+        return rendered
+
+    def _text(self, messages: list[dict[str, str]], *, follow_up: bool) -> str:
+        """What the model reads of them. Of a follow-up the template says what that is: it renders a conversation with a
+        placeholder for the answer, and everything after the placeholder is wanted."""
         if not self._has_template:
-            return self._tokenize("\n\n" + _plain(messages), special=False)
+            return ("\n\n" if follow_up else "") + "\n\n".join(message["content"] for message in messages)
+        if not follow_up:
+            return self._apply(messages)
         rendered = self._apply([{"role": "user", "content": "…"}, {"role": "assistant", "content": _ANSWER}, *messages])
         _, found, tail = rendered.partition(_ANSWER)
         if not found:
             raise BadRequest("this model's chat template drops earlier answers, so a follow-up has nothing to follow")
-        return self._tokenize(tail, special=False)
-
-    def _tokenize_conversation(self, messages: list[dict[str, str]]) -> Rendered:
-        if self._has_template:
-            return self._tokenize(self._apply(messages), special=False)
-        return self._tokenize(_plain(messages), special=True)
+        return tail
 
     def _apply(self, messages: list[dict[str, str]]) -> str:
         try:
@@ -76,7 +101,7 @@ class Chat:
             raise BadRequest(f"this model's chat template refuses the messages: {_first_line(fault)}") from fault
 
     def _tokenize(self, text: str, *, special: bool) -> Rendered:
-        options = {"add_special_tokens": special, "verbose": False}
+        options = {"add_special_tokens": special, "verbose": False, "return_attention_mask": False}
         if getattr(self._tokenizer, "is_fast", False):
             found = self._tokenizer(text, return_offsets_mapping=True, **options)
             ends = [end for _, end in found["offset_mapping"]]
@@ -86,43 +111,48 @@ class Chat:
         # Special tokens that stand for no text come as (0, 0); ends must never run backwards.
         return Rendered(text, list(found["input_ids"]), list(accumulate(ends, max)))
 
-    def _truncated(self, messages: list[dict[str, str]], rendered: Rendered, limit: int) -> Rendered:
-        index = max(range(len(messages)), key=lambda i: len(messages[i]["content"]))
-        content = messages[index]["content"]
-        keep_chars, asked_tokens = len(content), len(rendered.token_ids)
-        while len(rendered.token_ids) > limit:
-            # Tokens are not equally long, so a proportional cut is repeated until it suffices; it always shrinks.
-            shrunk = keep_chars * limit // len(rendered.token_ids) - 2 * len(_CUT_MARK)
-            keep_chars = min(shrunk, keep_chars - 1)
-            if keep_chars < 2:
-                raise BadRequest(f"the prompt cannot be cut to {limit:,} tokens: its other messages need the room")
-            half = keep_chars // 2
-            cut = content[: keep_chars - half] + _CUT_MARK + content[len(content) - half :]
-            messages = [{**m, "content": cut} if i == index else m for i, m in enumerate(messages)]
-            rendered = self._tokenize_conversation(messages)
-        return replace(rendered, cut_tokens=asked_tokens - len(rendered.token_ids))
+    def _cut(self, whole: Rendered, around: str, limit: int, place: str, *, special: bool) -> Rendered:
+        """`whole` with at most `limit` tokens; `around` is its text with a placeholder for what may be cut. Where to
+        cut is read off the tokens' offsets, so only what is left is tokenised again."""
+        head, found, tail = around.partition(_BODY)
+        text, ends, mark = whole.text, whole.offsets, _CUT_MARKS[place]
+        start, stop = len(head), len(text) - len(tail)
+        if not found or start > stop or not text.startswith(head) or not text.endswith(tail):
+            raise BadRequest("this model's chat template rewrites the text, so that it cannot be cut")
+        first, last = bisect_right(ends, start), bisect_right(ends, stop)  # tokens that may go: first .. last - 1
+        keep = min(limit - len(ends) + last - first, last - first - 1)
+        while keep > 0:
+            front = {"start": 0, "middle": keep - keep // 2, "end": keep}[place]
+            front_end = ends[first + front - 1] if front else start
+            back_start = ends[last - 1 - (keep - front)] if keep > front else stop
+            cut = self._tokenize(text[:front_end] + mark + text[back_start:], special=special)
+            excess = len(cut.token_ids) - limit
+            if excess <= 0:
+                return replace(cut, cut_tokens=last - first - keep, cut=place)
+            keep -= excess  # the mark's own tokens, and words that are split differently at the seam
+        raise BadRequest(f"the prompt cannot be cut to {limit:,} tokens: its other parts need the room")
 
 
 def title_of(prompt: Prompt) -> str:
     """A short line for lists: the prompt's own title, or the beginning of what it asks."""
     if prompt.title:
         return prompt.title
-    words = " ".join(_messages(prompt)[-1]["content"].split())
+    words = " ".join((prompt.text or _messages(prompt)[-1]["content"]).split())
     return words if len(words) <= _TITLE_CHARS else words[: _TITLE_CHARS - 1].rstrip() + "…"
 
 
-def _messages(prompt: Prompt) -> list[dict[str, str]]:
+def _messages(prompt: Prompt, body: str | None = None) -> list[dict[str, str]]:
+    """The prompt as messages; with `body` in place of what of it may be cut."""
     messages = prompt.messages
     if messages is None:
-        messages = [{"role": "user", "content": prompt.text}]
-    if not any(message["content"].strip() for message in messages):
-        raise BadRequest("the prompt is empty")
-    return messages
-
-
-def _plain(messages: list[dict[str, str]]) -> str:
-    """For models without a template, which have no notion of turns."""
-    return "\n\n".join(message["content"] for message in messages)
+        document, text = prompt.document, prompt.text
+        if body is not None:
+            document, text = (body, text) if document else ("", body)
+        return [{"role": "user", "content": "\n\n".join(part for part in (document, text) if part)}]
+    if body is None:
+        return messages
+    longest = max(range(len(messages)), key=lambda i: len(messages[i]["content"]))
+    return [{**message, "content": body} if i == longest else message for i, message in enumerate(messages)]
 
 
 def _guess_ends(tokenizer: Any, token_ids: list[int], length: int) -> list[int]:

@@ -10,12 +10,14 @@ class Command(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One item of the prompt stream: plain `text`, or chat `messages` ({"role", "content"}). A `follow_up` continues
-    the conversation that each engine's cache holds. `title` is what the list of prompts shows. `cut` ("start", "middle"
-    or "end") is where a prompt that is too long may be cut; without it, such a prompt is refused by a `TooLong` event
-    with its `ticket`."""
+    """One item of the prompt stream: plain `text`, after a `document` that it is about, if there is one; or chat
+    `messages` ({"role", "content"}). A `follow_up` continues the conversation that each engine's cache holds. `title`
+    is what the list of prompts shows. `cut` ("start", "middle" or "end") is where a prompt that is too long may be cut
+    (its document, if it has one, and else its longest message); without it, such a prompt is refused by a `TooLong`
+    event with its `ticket`. The ticket also comes back when the prompt is taken in or refused for another reason."""
 
     text: str = ""
+    document: str = ""
     messages: list[dict[str, str]] | None = None
     follow_up: bool = False
     title: str = ""

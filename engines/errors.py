@@ -15,6 +15,17 @@ class BadRequest(KvtuiError):
     """A prompt or a knob that no engine can serve: empty, too long, budget outside (0, 1], unknown engine."""
 
 
+class PromptTooLong(BadRequest):
+    """A prompt of `tokens` that no context of `context_limit` can hold."""
+
+    def __init__(self, tokens: int, context_limit: int) -> None:
+        self.tokens = tokens
+        super().__init__(
+            f"the prompt has {tokens:,} tokens, {tokens - context_limit:,} more than the context of {context_limit:,}; "
+            "shorten it, or let it be cut with --truncate start, middle or end"
+        )
+
+
 class OutOfMemory(KvtuiError):
     """A pool's cap would be exceeded. `tier` is "device" or "host"; sizes are bytes."""
 

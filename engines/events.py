@@ -72,7 +72,8 @@ class RunStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True):
     """A request enters an engine (all engines if `engine` is ""). `text` is what the model reads; `offsets[i]` is the
-    end of token i in `text`, in characters. A follow-up's tokens begin at `first_position` of the context."""
+    end of token i in `text`, in characters. A follow-up's tokens begin at `first_position` of the context. `ticket` is
+    the prompt's own."""
 
     request: int
     title: str
@@ -82,6 +83,7 @@ class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True):
     first_position: int = 0
     follow_up: bool = False
     prompts_total: int = 1
+    ticket: str = ""
 
 
 class Prefill(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -233,10 +235,12 @@ class Status(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Notice(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A line for the person: `level` is "info", "warning" or "error"."""
+    """A line for the person: `level` is "info", "warning" or "error". With a `ticket`, it says why the prompt with that
+    ticket was not taken into the stream."""
 
     level: str
     text: str
+    ticket: str = ""
 
 
 AnyEvent = (

@@ -34,6 +34,7 @@ class Turn:
     max_new_tokens: int
     prompts_total: int
     sampling: dict[str, Any]
+    ticket: str = ""
 
 
 class Lane:
@@ -81,6 +82,11 @@ class Lane:
         """Seconds of this engine's own time since the run began."""
         return 0.0 if self.engine is None else self.engine.clock_s - self._base_s
 
+    @property
+    def conversation_tokens(self) -> int:
+        """Of the conversation that a follow-up would continue here; 0 where there is none."""
+        return 0 if self.engine is None or self._ended != "ok" else self._context_tokens
+
     def start_clock_at(self, seconds: float) -> None:
         if self.engine is not None:
             self.engine.start_clock_at(self._base_s + seconds)
@@ -117,7 +123,7 @@ class Lane:
             if room < 1:
                 raise BadRequest(
                     f"with this prompt the conversation is {1 - room:,} tokens longer than the context of "
-                    f"{self._model.context_limit:,}"
+                    f"{self._model.context_limit:,}; --truncate cuts such prompts"
                 )
             limit = min(turn.max_new_tokens, room)
             self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, **turn.sampling)
@@ -214,6 +220,7 @@ class Lane:
                 first_position=self._context_tokens,
                 follow_up=True,
                 prompts_total=turn.prompts_total,
+                ticket=turn.ticket,
             )
         )
         return token_ids

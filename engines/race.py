@@ -19,13 +19,12 @@ from typing import Any
 
 import msgspec
 
-from engines.chat import Chat, Rendered, title_of
+from engines.chat import Chat, title_of
 from engines.commands import (
     AnyCommand,
     Cancel,
     Focus,
     Pause,
-    Prompt,
     Rerun,
     Resume,
     SetBudget,
@@ -34,12 +33,15 @@ from engines.commands import (
     Submit,
     WorkerConfig,
 )
-from engines.errors import BadRequest, KvtuiError, OutOfMemory
+from engines.errors import KvtuiError, OutOfMemory
 from engines.events import ENGINE_LABELS, EngineInfo, Event, LinkInfo, Notice, RunStarted, Status, Submitted
 from engines.knobs import PREFILLS, check_knobs
 from engines.lane import Lane, Turn
+from engines.stream import Stream
 
 Build = Callable[..., Any]
+
+_CUT_WHERE = {"start": "off its start", "middle": "out of its middle", "end": "off its end"}
 
 
 class Race:
@@ -69,16 +71,14 @@ class Race:
         self._wall_start = wall()
         self._session = uuid.uuid4().hex[:8]
         self._runs = 0
-        self._chat = Chat(model.tokenizer, model.context_limit)
-        self._stream: list[tuple[Prompt, Rendered]] = []
-        self._next = 0
+        self._stream = Stream(Chat(model.tokenizer, model.context_limit), config, model.context_limit, self._emit)
         self._lanes: list[Lane] = []
         self._link: LinkInfo | None = None
         self._paused = False
         self._in_conversation = False
         self._focus: int | None = None
         self._status = ""
-        self._append(config.prompts)
+        self._stream.append(config.prompts)
 
     def start(self) -> None:
         """Builds the engines and begins the run. Raises KvtuiError when none of them can be built."""
@@ -94,7 +94,7 @@ class Race:
         if lane is not None:
             lane.advance()
             return True
-        if self._next < len(self._stream):
+        if self._stream.waiting:
             self._start_round()
             return True
         self._set_status("idle")
@@ -105,12 +105,14 @@ class Race:
         try:
             self._handle(command)
         except KvtuiError as fault:
-            self._emit(Notice(level="error", text=str(fault)))
+            refused = command.prompts if isinstance(command, Submit) else []
+            ticket = next((prompt.ticket for prompt in refused if prompt.ticket), "")
+            self._emit(Notice(level="error", text=str(fault), ticket=ticket))
 
     def _handle(self, command: AnyCommand) -> None:
         match command:
             case Submit(prompts=prompts):
-                self._append(prompts)
+                self._stream.append(prompts)
             case Pause():
                 self._paused = True
                 self._show(whole=True)
@@ -124,12 +126,12 @@ class Race:
                     self._step()
             case Rerun():
                 self._cancel()
-                self._next = 0
+                self._stream.rewind()
                 self._adopt_knobs()
                 self._begin_run()
             case Cancel():
                 self._cancel()
-                self._next = len(self._stream)
+                self._stream.skip()
                 self._in_conversation = False
             case Focus(layer=layer):
                 self._focus = layer
@@ -140,33 +142,8 @@ class Race:
             case SetEngines(engines=engines):
                 self._want(msgspec.structs.replace(self._wanted, engines=engines))
 
-    def _append(self, prompts: list[Prompt]) -> None:
-        """All of them or none: rendered at once, so that a faulty one is refused before anything runs."""
-        known = len(self._stream)
-        rendered = []
-        for index, prompt in enumerate(prompts, start=known):
-            try:
-                if prompt.follow_up and index == 0:
-                    raise BadRequest("it is a follow-up, but nothing comes before it")
-                rendered.append(self._render(prompt))
-            except BadRequest as fault:
-                many = len(prompts) > 1
-                raise BadRequest(f"prompt {index + 1}: {fault}" if many else str(fault)) from fault
-        self._stream += zip(prompts, rendered, strict=True)
-
-    def _render(self, prompt: Prompt) -> Rendered:
-        if prompt.follow_up:
-            return self._chat.render_follow_up(prompt)
-        if not self._config.truncate:
-            return self._chat.render(prompt)
-        limit = self._model.context_limit
-        return self._chat.render(prompt, truncate_to=max(limit - self._new_tokens(prompt), limit // 2))
-
-    def _new_tokens(self, prompt: Prompt) -> int:
-        return self._config.max_new_tokens if prompt.max_new_tokens is None else prompt.max_new_tokens
-
     def _step(self) -> None:
-        if self._next < len(self._stream) and not any(lane.running for lane in self._lanes):
+        if self._stream.waiting and not any(lane.running for lane in self._lanes):
             self._start_round()
         for lane in self._lanes:
             while lane.running and not lane.advance(watched=True):
@@ -187,16 +164,15 @@ class Race:
         self._wanted = wanted
 
     def _start_round(self) -> None:
-        """The next prompt, in all lanes, from the same clock."""
-        request = self._next
-        prompt, rendered = self._stream[request]
-        follow_up = prompt.follow_up and self._in_conversation
-        self._next += 1
+        """The next prompt, in all lanes, from the same clock; or none, if it turns out not to fit."""
+        following = max(lane.conversation_tokens for lane in self._lanes) if self._in_conversation else None
+        taken = self._stream.take(following)
+        if taken is None:
+            return
+        request, prompt, rendered = taken
+        follow_up = prompt.follow_up
         clock_s = max(lane.clock_s for lane in self._lanes)
         if not follow_up:
-            if prompt.follow_up:  # its conversation was cancelled, so it opens one of its own
-                prompt = msgspec.structs.replace(prompt, follow_up=False)
-                rendered = self._render(prompt)
             if self._adopt_knobs():
                 self._announce()
             self._in_conversation = True
@@ -208,7 +184,7 @@ class Race:
             title=title_of(prompt),
             rendered=rendered,
             follow_up=follow_up,
-            max_new_tokens=self._new_tokens(prompt),
+            max_new_tokens=self._stream.new_tokens(prompt),
             prompts_total=len(self._stream),
             sampling={
                 "temperature": self._config.temperature,
@@ -216,9 +192,11 @@ class Race:
                 "seed": self._config.seed,
                 "ignore_eos": self._config.ignore_eos,
             },
+            ticket=prompt.ticket,
         )
         if rendered.cut_tokens:
-            text = f"prompt {request + 1} was too long: {rendered.cut_tokens:,} tokens were cut out of its middle"
+            where = _CUT_WHERE[rendered.cut]
+            text = f"prompt {request + 1} was too long: {rendered.cut_tokens:,} tokens were cut {where}"
             self._emit(Notice(level="warning", text=text))
         if not follow_up:
             self._emit(
@@ -230,6 +208,7 @@ class Race:
                     offsets=rendered.offsets,
                     prompt_tokens=len(rendered.token_ids),
                     prompts_total=turn.prompts_total,
+                    ticket=turn.ticket,
                 )
             )
         for lane in self._lanes:
@@ -322,5 +301,5 @@ class Race:
             self._emit(Status(state=state))
 
     def _emit(self, event: Event) -> None:
-        run = f"{self._session}-{self._runs}"
+        run = f"{self._session}-{self._runs}" if self._runs else ""  # refused before the first run began
         self._out(msgspec.structs.replace(event, run=run, wall_s=self._wall() - self._wall_start))

@@ -1,9 +1,14 @@
+from typing import ClassVar
+
+import msgspec
 import pytest
-from tokenizer_fakes import BRACKETS, byte_level_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_fakes import BRACKETS, CHATML, byte_level_tokenizer
 
 from engines.chat import Chat, title_of
 from engines.commands import Prompt
-from engines.errors import BadRequest
+from engines.errors import BadRequest, PromptTooLong
 
 
 @pytest.fixture(scope="module")
@@ -82,21 +87,92 @@ def test_a_prompt_longer_than_the_context_says_by_how_much(tokenizer):
     assert len(Chat(tokenizer, length).render(Prompt(text=text)).token_ids) == length
 
 
-def test_truncation_keeps_both_ends(tokenizer):
+def test_a_document_and_its_question_are_one_message(chat):
+    rendered = chat.render(Prompt(document="the light", text="which word?"))
+    assert "user\nthe light\n\nwhich word?<|im_end|>" in rendered.text
+    assert "user\nthe light<|im_end|>" in chat.render(Prompt(document="the light")).text
+
+
+TEMPLATES = {"none": None, "chatml": CHATML, "brackets": BRACKETS}
+DOCUMENT = "First of all. " + "the light on the tower " * 300 + "The very end."
+CUTS = {
+    "start": ("user\n[…]\n", "The very end.\n\nwhich word?<|im_end|>"),
+    "middle": ("user\nFirst of all. ", "The very end.\n\nwhich word?<|im_end|>"),
+    "end": ("user\nFirst of all. ", "\n[…]\n\nwhich word?<|im_end|>"),
+}
+
+
+@pytest.mark.parametrize("place", CUTS)
+def test_a_cut_leaves_the_question_and_a_mark(tokenizer, place):
     chat = Chat(tokenizer, 200)
-    text = "First of all. " + "the light on the tower " * 300 + "And last: which word?"
-    rendered = chat.render(Prompt(text=text), truncate_to=150)
-    assert 100 < len(rendered.token_ids) <= 150
-    assert "First of all." in rendered.text
-    assert "And last: which word?" in rendered.text
+    prompt = Prompt(document=DOCUMENT, text="which word?")
+    asked = Chat(tokenizer, 10_000).render(prompt)
+    rendered = chat.render(prompt, truncate_to=150, cut=place)
+    assert 146 <= len(rendered.token_ids) <= 150
+    assert rendered.offsets[-1] == len(rendered.text)
+    assert rendered.text.count("[…]") == 1
+    assert all(piece in rendered.text for piece in CUTS[place])
     assert rendered.text.endswith("<|im_start|>assistant\n")
+    assert rendered.cut == place
+    assert 0 < len(asked.token_ids) - rendered.cut_tokens - len(rendered.token_ids) + 8 < 16
+    again = chat.render_follow_up(prompt, truncate_to=150, cut=place)
+    assert len(again.token_ids) <= 150
+    assert again.text.startswith("<|im_end|>\n<|im_start|>user\n")
+    assert all(piece in again.text for piece in CUTS[place])
+
+
+CHATS = {name: Chat(byte_level_tokenizer(template), 100_000) for name, template in TEMPLATES.items()}
+
+
+@pytest.mark.parametrize("chat", CHATS.values(), ids=CHATS)
+@settings(deadline=None, max_examples=60)
+@given(
+    document=st.text(st.sampled_from("ab é灯🙂\n<[/"), min_size=200),
+    limit=st.integers(60, 180),
+    place=st.sampled_from(sorted(CUTS)),
+    follow_up=st.booleans(),
+)
+def test_a_cut_is_never_longer_than_asked(chat, document, limit, place, follow_up):
+    render = chat.render_follow_up if follow_up else chat.render
+    prompt = Prompt(document=document, text="which?")
+    if not document.strip() or len(render(prompt).token_ids) <= limit:
+        return
+    rendered = render(prompt, truncate_to=limit, cut=place)
+    assert limit - 12 <= len(rendered.token_ids) <= limit
+    assert "which?" in rendered.text
+    assert "[…]" in rendered.text
+
+
+def test_a_text_alone_is_cut_itself(tokenizer):
+    chat = Chat(tokenizer, 200)
+    rendered = chat.render(Prompt(text=DOCUMENT), truncate_to=150)
+    assert "First of all." in rendered.text
+    assert "The very end.<|im_end|>" in rendered.text
     assert chat.render(Prompt(text="short"), truncate_to=150).text == chat.render(Prompt(text="short")).text
+
+
+def test_a_long_prompt_is_tokenised_once(tokenizer):
+    class Counting:
+        chat_template, is_fast = tokenizer.chat_template, True
+        apply_chat_template = tokenizer.apply_chat_template
+        lengths: ClassVar[list[int]] = []
+
+        def __call__(self, text, **options):
+            self.lengths.append(len(text))
+            return tokenizer(text, **options)
+
+    chat, prompt = Chat(Counting(), 200), Prompt(document=DOCUMENT, text="which word?", ticket="t1")
+    with pytest.raises(PromptTooLong):
+        chat.render(prompt)
+    chat.render(msgspec.structs.replace(prompt, cut="end"), truncate_to=150, cut="end")
+    assert sum(length > len(DOCUMENT) for length in Counting.lengths) == 1
 
 
 def test_truncation_cuts_the_longest_message_only(tokenizer):
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "goat " * 500}]
     rendered = Chat(tokenizer, 200).render(Prompt(messages=messages), truncate_to=100)
     assert "be brief" in rendered.text
+    assert 96 <= len(rendered.token_ids) <= 100
 
 
 def test_truncation_to_less_than_the_template_itself_is_refused(tokenizer):
@@ -104,9 +180,16 @@ def test_truncation_to_less_than_the_template_itself_is_refused(tokenizer):
         Chat(tokenizer, 200).render(Prompt(text="goat " * 100), truncate_to=5)
 
 
+def test_a_template_that_rewrites_the_text_cannot_be_cut():
+    shouting = Chat(byte_level_tokenizer("{% for m in messages %}{{ m['content'] | lower }}{% endfor %}"), 200)
+    with pytest.raises(BadRequest, match="rewrites the text"):
+        shouting.render(Prompt(text="goat " * 100), truncate_to=50)
+
+
 def test_titles():
     assert title_of(Prompt(text="x", title="A title")) == "A title"
     assert title_of(Prompt(text="two\nlines")) == "two lines"
+    assert title_of(Prompt(document="long " * 100, text="why?")) == "why?"
     long = title_of(Prompt(text="word " * 100))
     assert len(long) <= 48
     assert long.endswith("…")

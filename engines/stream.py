@@ -1,0 +1,113 @@
+"""The prompt stream of a race: rendered when it comes in, and fitted into the context when its turn comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from engines.chat import Chat, Rendered, title_of
+from engines.commands import Prompt, WorkerConfig
+from engines.errors import BadRequest, PromptTooLong
+from engines.events import Event, Notice, TooLong
+
+
+class Stream:
+    """`emit` hears of prompts that are left out. A prompt's index is its `request` number."""
+
+    def __init__(self, chat: Chat, config: WorkerConfig, context_limit: int, emit: Callable[[Event], None]) -> None:
+        self._chat = chat
+        self._config = config
+        self._limit = context_limit
+        self._emit = emit
+        self._prompts: list[tuple[Prompt, Rendered]] = []
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    @property
+    def waiting(self) -> bool:
+        return self._next < len(self._prompts)
+
+    def rewind(self) -> None:
+        self._next = 0
+
+    def skip(self) -> None:
+        """What waits is dropped."""
+        self._next = len(self._prompts)
+
+    def new_tokens(self, prompt: Prompt) -> int:
+        return self._config.max_new_tokens if prompt.max_new_tokens is None else prompt.max_new_tokens
+
+    def append(self, prompts: list[Prompt]) -> None:
+        """All of them or none: rendered at once, so that a faulty one is refused before anything runs. Only one that is
+        too long and has a ticket is left out by itself: a person will be asked where to cut it. Raises BadRequest."""
+        accepted = []
+        for index, prompt in enumerate(prompts, start=len(self._prompts)):
+            try:
+                if prompt.follow_up and index == 0:
+                    raise BadRequest("it is a follow-up, but nothing comes before it")
+                accepted.append((prompt, self._render(prompt)))
+            except BadRequest as fault:
+                if isinstance(fault, PromptTooLong) and prompt.ticket:
+                    self._refuse(prompt, fault.tokens, self._limit)
+                    continue
+                many = len(prompts) > 1
+                raise BadRequest(f"prompt {index + 1}: {fault}" if many else str(fault)) from fault
+        self._prompts += accepted
+
+    def take(self, conversation_tokens: int | None) -> tuple[int, Prompt, Rendered] | None:
+        """The next prompt with its index, or None when it turns out not to fit: then it is out of the stream.
+        `conversation_tokens` is the length of the longest conversation that it may follow; without one (None), a
+        follow-up opens its own."""
+        index = self._next
+        prompt, rendered = self._prompts[index]
+        fitted: Rendered | None = rendered
+        try:
+            if prompt.follow_up and conversation_tokens is not None:
+                fitted = self._fit(prompt, rendered, self._limit - conversation_tokens)
+            elif prompt.follow_up:
+                prompt = msgspec.structs.replace(prompt, follow_up=False)
+                fitted = self._render(prompt)
+        except BadRequest as fault:
+            if isinstance(fault, PromptTooLong) and prompt.ticket:
+                self._refuse(prompt, fault.tokens, self._limit)
+            else:
+                self._emit(Notice(level="error", text=str(fault), ticket=prompt.ticket))
+            fitted = None
+        if fitted is None:
+            del self._prompts[index]
+            return None
+        self._next += 1
+        return index, prompt, fitted
+
+    def _render(self, prompt: Prompt) -> Rendered:
+        """As it would be in an empty context; a follow-up is fitted in when its turn comes."""
+        if prompt.follow_up:
+            return self._chat.render_follow_up(prompt)
+        if place := self._place(prompt):
+            return self._chat.render(prompt, truncate_to=self._room(prompt, self._limit), cut=place)
+        return self._chat.render(prompt)
+
+    def _fit(self, prompt: Prompt, rendered: Rendered, free_tokens: int) -> Rendered | None:
+        """A follow-up, cut to what the context has left; None when a person has to be asked. Without a ticket nobody
+        can be: then it ends as an error in the engines where it does not fit."""
+        tokens, place = len(rendered.token_ids), self._place(prompt)
+        if place and tokens > (room := self._room(prompt, free_tokens)):
+            return self._chat.render_follow_up(prompt, truncate_to=room, cut=place)
+        if prompt.ticket and not place and tokens > free_tokens:
+            self._refuse(prompt, tokens, free_tokens)
+            return None
+        return rendered
+
+    def _place(self, prompt: Prompt) -> str:
+        return prompt.cut or self._config.truncate
+
+    def _room(self, prompt: Prompt, free_tokens: int) -> int:
+        """How many of the context's free tokens a prompt gets that has to be cut: the answer needs some, too."""
+        return max(free_tokens - self.new_tokens(prompt), free_tokens // 2)
+
+    def _refuse(self, prompt: Prompt, tokens: int, free_tokens: int) -> None:
+        room = self._room(prompt, free_tokens)
+        self._emit(TooLong(ticket=prompt.ticket, title=title_of(prompt), tokens=tokens, room_tokens=room))
