@@ -41,7 +41,7 @@ bfloat16_units = _has_bfloat16_units()
 _buffers: dict[str, Tensor] = {}
 
 
-def _buffer(name: str, *shape: int) -> Tensor:
+def scratch(name: str, *shape: int) -> Tensor:
     """A reused float32 CPU buffer: large tensors that come and go cost a page fault every 4 KiB."""
     count = 1
     for size in shape:
@@ -128,7 +128,7 @@ def _widened_matmul(x: Tensor, weight: Tensor, out: Tensor, beta: float) -> Tens
     rows = max(1, _UPCAST_ELEMENTS // weight.shape[1])
     for start in range(0, weight.shape[0], rows):
         part = weight[start : start + rows]
-        wide = _buffer("weight", *part.shape).copy_(part)
+        wide = scratch("weight", *part.shape).copy_(part)
         target = out[:, start : start + rows]
         torch.addmm(target, x, wide.t(), beta=beta, out=target)
     return out
@@ -188,8 +188,8 @@ def gated_mlp(residual: Tensor, norm_weight: Tensor, eps: float, gate_up: Tensor
     normed = rms_norm(residual, norm_weight, eps)
     rows, ffn = len(residual), down.shape[1]
     if use_native and _widens(residual, gate_up) and ffn % 16 == 0:
-        both = _widened_matmul(normed, gate_up, _buffer("gate and up", rows, 2 * ffn), beta=0)
-        hidden = native.silu_mul(both, _buffer("hidden", rows, ffn))
+        both = _widened_matmul(normed, gate_up, scratch("gate and up", rows, 2 * ffn), beta=0)
+        hidden = native.silu_mul(both, scratch("hidden", rows, ffn))
     else:
         gate, up = linear(normed, gate_up).chunk(2, dim=-1)
         hidden = F.silu(gate).mul_(up)

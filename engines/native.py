@@ -46,6 +46,7 @@ _SIGNATURES = {
         _I,
     ],
     "causal_softmax": [_P, _N, _N, _N, _N, _F, _P, _P, _P, _I],
+    "column_mass": [_P, _N, _N, _N, _N, _N, _F, _P, _F, _P, _P, _I],
 }
 
 
@@ -278,6 +279,31 @@ def causal_softmax(
         scale,
         _pointer(lse),
         _pointer(mass),
+        _scratch_pointer(threads * width),
+        threads,
+    )
+
+
+def column_mass(
+    scores: Tensor, first: int, every: int, scale: float, lse: Tensor, mass: Tensor, weight: float = 1.0
+) -> None:
+    """mass [n] += weight * the sum over rows r of exp(scale * scores[r] - lse[r]) over the first `first` + r * `every`
+    + 1 columns of scores [T, n] (rows may lie apart); lse [T] and mass contiguous. With a negative `first`, the first
+    rows see nothing."""
+    rows, width = scores.shape
+    threads = _threads()
+    assert library is not None
+    library.kvtui_column_mass(
+        scores.data_ptr(),
+        scores.stride(0),
+        rows,
+        first,
+        every,
+        width,
+        scale,
+        lse.data_ptr(),
+        weight,
+        mass.data_ptr(),
         _scratch_pointer(threads * width),
         threads,
     )

@@ -328,3 +328,37 @@ void kvtui_causal_softmax(float *scores, int64_t stride, int64_t T, int64_t firs
     for (int t = 0; mass && t < threads; t++)
         for (int64_t i = 0; i < n; i++) mass[i] += scratch[t * n + i];
 }
+
+/* ---- Column sums of a tile of scores ----------------------------------------------------------------------------- */
+
+typedef struct {
+    const float *scores, *lse;
+    float *sums;
+    int64_t stride, T, first, every, n;
+    float scale;
+} Columns;
+
+static void columns_item(const void *kernel, int64_t item, int thread) {
+    const Columns *k = kernel;
+    float *sums = k->sums + thread * k->n;
+    for (int64_t r = item * ROWS; r < MIN((item + 1) * ROWS, k->T); r++) {
+        const float *row = k->scores + r * k->stride;
+        const int64_t seen = MIN(k->first + r * k->every + 1, k->n);
+        const f8 lse = all(k->lse[r]);
+        for (int64_t i = 0; i < seen; i += 8) {
+            const f8 p = exp8(load_some(row + i, seen - i, -INFINITY) * k->scale - lse);
+            store_some(sums + i, seen - i, load_some(sums + i, seen - i, 0) + p);
+        }
+    }
+}
+
+/* Row r sees columns 0..first + r * every: mass[column] += weight * the sum over rows of exp(scale * score - lse[r]).
+ * Scratch: [threads, n]. */
+void kvtui_column_mass(const float *scores, int64_t stride, int64_t T, int64_t first, int64_t every, int64_t n,
+                       float scale, const float *lse, float weight, float *mass, float *scratch, int threads) {
+    const Columns k = {scores, lse, scratch, stride, T, first, every, n, scale};
+    memset(scratch, 0, (size_t)(threads * n) * 4);
+    share(columns_item, &k, (T + ROWS - 1) / ROWS, threads, 0);
+    for (int t = 0; t < threads; t++)
+        for (int64_t i = 0; i < n; i++) mass[i] += weight * scratch[t * n + i];
+}

@@ -1,0 +1,71 @@
+"""Importance from FlashAttention: how much attention every key received, without the n×n matrix of scores.
+
+FlashAttention (Dao et al., 2022) never has the probabilities, but it leaves each row's log-sum-exp. With it, a second
+tiled pass over the scores gives any probability by itself, exp(q·k - lse), and their sums down the columns, in memory
+that grows with n and not with its square. Rows are independent of one another, so a sample of them estimates the sums.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engines import kernels, native
+
+TILE_ROWS = 256
+TILE_COLUMNS = 2048
+
+
+def column_mass(q: Tensor, k: Tensor, lse: Tensor, scale: float, every: int = 1) -> Tensor:
+    """float32 [G, n]: attention mass of each key, summed over queries and over its KV head's query heads.
+
+    q [T, H, d] are the last T of the n positions; k [G, n, d]; lse float32 [H, T] of scaled scores, as
+    `kernels.flash_attention` returns it. With `every` > 1 only each such row counts, the last one among them, and
+    stands for its neighbours: an estimate at that fraction of the cost.
+    """
+    rows, heads, _ = q.shape
+    groups, length, _ = k.shape
+    skipped = (rows - 1) % every
+    q, lse = q[skipped::every], lse[:, skipped::every].contiguous()
+    first = length - rows + skipped  # the true place of the first row that counts
+    mass = torch.zeros(groups, length, device=q.device)
+    weight = rows / len(q)
+    for start in range(0, len(q), TILE_ROWS):
+        part = q[start : start + TILE_ROWS]
+        place = first + start * every
+        seen = min(length, place + (len(part) - 1) * every + 1)
+        for left in range(0, seen, TILE_COLUMNS):
+            right = min(left + TILE_COLUMNS, seen)
+            for group in range(groups):
+                own = slice(group * heads // groups, (group + 1) * heads // groups)
+                keys = k[group, left:right].to(q.dtype)
+                _add_tile(
+                    part[:, own],
+                    keys,
+                    lse[own, start : start + TILE_ROWS],
+                    scale,
+                    place - left,
+                    every,
+                    weight,
+                    mass[group, left:right],
+                )
+    return mass
+
+
+def _add_tile(
+    q: Tensor, keys: Tensor, lse: Tensor, scale: float, first: int, every: int, weight: float, mass: Tensor
+) -> None:
+    """One tile's part of the sums: q [T, h, d], keys [n, d], lse [h, T] -> mass [n], increased. Row r sees the tile's
+    columns up to `first` + r * `every`."""
+    rows, heads, dim = q.shape
+    if kernels.use_native and q.is_cpu and q.dtype == torch.float32:
+        scores = kernels.scratch("scores", rows * heads, len(keys)).view(heads, rows, len(keys))
+        for head in range(heads):
+            torch.mm(q[:, head], keys.t(), out=scores[head])
+            native.column_mass(scores[head], first, every, scale, lse[head], mass, weight)
+        return
+    scores = torch.matmul(q.transpose(0, 1), keys.t()).float().mul_(scale)
+    scores = scores.sub_(lse.unsqueeze(-1)).exp_()
+    last = first + every * torch.arange(rows, device=q.device)
+    scores.masked_fill_(torch.arange(len(keys), device=q.device) > last.unsqueeze(-1), 0.0)
+    mass += scores.sum((0, 1)) * weight
