@@ -60,6 +60,7 @@ TYPED_ACTIONS = {
     "ask",
     "save_screen",
     "theme",
+    "document",
     "present",
 }
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
@@ -82,6 +83,7 @@ class KvtuiApp(Dressing):
         Binding("h", "screen.heat", "Heatmap"),
         Binding("p", "screen.present", "Present"),
         Binding("t", "theme", "Light", show=False),
+        Binding("d", "document", "Document"),
         Binding("c", "cache", "Cache"),
         Binding("i,slash", "screen.ask", "Ask"),
         Binding("ctrl+n", "new_conversation", "New conversation", show=False),
@@ -114,12 +116,15 @@ class KvtuiApp(Dressing):
         self.fresh = False  # whether the next question starts a new conversation
         self.ended = False
         self._shown = threading.Event()
-        self.dress(look or Look())
         self.race = RaceScreen(config, self.catalogue)
-        self.race.set_class(self.look.present, "-presenter")
+        self.dress(look or Look())
 
     def get_default_screen(self) -> Screen[Any]:
         return self.race
+
+    def dress(self, look: Look) -> None:
+        super().dress(look)
+        self.race.set_class(look.present, "-presenter")
 
     def get_driver_class(self) -> type[Driver]:
         return with_quick_pastes(super().get_driver_class())
@@ -355,6 +360,13 @@ class KvtuiApp(Dressing):
     def _pointed(self, message: Pointed) -> None:
         self.action_cache(message.place)
 
+    def action_document(self) -> None:
+        from kvtui.document_screen import DocumentScreen
+
+        self.push_screen(
+            DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked=not self.look.colors)
+        )
+
     def action_cache(self, place: Place | None = None) -> None:
         from kvtui.cache_screen import CacheScreen
 
@@ -381,6 +393,7 @@ class KvtuiApp(Dressing):
         yield SystemCommand("Larger cache pictures", "More lines for layers × positions (h)", self.race.action_heat)
         yield SystemCommand("Presenter mode", "Large, with captions, for an audience (p)", self.race.action_present)
         yield SystemCommand("Light or dark", "The other of the two (t)", self.action_theme)
+        yield SystemCommand("Document", "Its words, fading where an engine has let them go (d)", self.action_document)
         yield SystemCommand("Cache on the whole screen", "Zoom, heads, what is known of a token (c)", self.action_cache)
         yield SystemCommand("Ask", "To the input line (i)", self.race.action_ask)
         yield SystemCommand("New conversation", "For the next question (ctrl+n)", self.action_new_conversation)

@@ -21,6 +21,7 @@ KEYS = (
     ("↑ ↓", "scroll the column's text"),
     ("enter  z", "zoom the column; Esc goes back"),
     ("h", "larger cache pictures, and back"),
+    ("d", "the document's words as each engine has them; its own keys are at the bottom of its screen"),
     ("c", "the cache on the whole screen, and what is known of each token; a click on a picture does it too"),
     ("p", "presenter mode: large, with captions, and back"),
     ("t", "the other of a dark and a light screen"),
