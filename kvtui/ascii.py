@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from rich.cells import get_character_cell_size, split_graphemes
-from rich.segment import Segment
-from textual.color import Color
-from textual.filter import LineFilter
 
 CODEC_ERRORS = "kvtui-ascii"  # for `stream.reconfigure(errors=…)`, see `register`
 _OLD_TERMINALS = ("linux", "vt52", "vt100", "vt102", "vt220", "ansi", "cons25", "sun")  # without most of the glyphs
@@ -96,16 +93,6 @@ def to_ascii(text: str) -> str:
     # Joiners and selectors change the width of what stands before them.
     spans, _ = split_graphemes(text)
     return "".join(text[start:end].translate(_TABLE)[:cells].ljust(cells) for start, end, cells in spans)
-
-
-class AsciiFilter(LineFilter):
-    """The last thing that happens to a line before the terminal gets it."""
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [
-            segment if segment.text.isascii() else Segment(to_ascii(segment.text), segment.style, segment.control)
-            for segment in segments
-        ]
 
 
 def by_locale(environ: Mapping[str, str] = os.environ) -> bool:

@@ -12,14 +12,19 @@ import os
 import select
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from engines.commands import Prompt, WorkerConfig
 from engines.errors import BadRequest, KvtuiError
-from kvtui.options import shared_options
+from kvtui import ascii
+from kvtui.options import Moment, look_options, looks_wanted, record_options, shared_options, trace_option
+
+if TYPE_CHECKING:
+    from kvtui.app import KvtuiApp
+    from kvtui.trace import TraceWriter
 
 _STDIN_WAIT_S = 3.0
 _DEFAULT_QUESTION = "Summarise the text above in a few sentences."
@@ -27,9 +32,7 @@ _DEFAULT_QUESTION = "Summarise the text above in a few sentences."
 
 def main() -> None:
     """The console entry."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding is no reason to crash
+    ascii.register()
     if sys.stdout is None:  # closed by who started us (`>&-`): there is nowhere to say anything else
         click.echo("kvtui: stdout is closed", err=True)
         sys.exit(2)
@@ -62,44 +65,85 @@ def _let_go(stream: Any) -> None:
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kvtui")
 @shared_options
+@trace_option
+@look_options
+@record_options
 @click.pass_context
-def cli(context: click.Context, /, **options: Any) -> int:
+def cli(
+    context: click.Context, /, trace: Path | None, record: Path | None, record_fps: float | None, **options: Any
+) -> int:
     """Three ways of keeping an LLM's KV cache, side by side, on one prompt stream.
 
     Without a command: the live app, or a plain summary where there is no terminal."""
     if context.invoked_subcommand is not None:
-        if any(map(_is_given, options)):
+        if any(map(_is_given, context.params)):
             raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
         return 0
     config = _configure(options)
     if not _has_screen():
+        _check_recording(record, record_fps, screen=False)
         from kvtui.headless import run_headless
 
-        return run_headless(config)
+        return run_headless(config, trace=_trace_writer(trace))
     from kvtui.app import KvtuiApp
 
-    app = KvtuiApp(config)
-    app.run()
-    return app.return_code or 0
+    writer, source = _trace_writer(trace), None
+    if writer is not None:
+        from kvtui.client import WorkerClient
+        from kvtui.trace import TracingSource
+
+        source = TracingSource(WorkerClient(config), writer)
+    return _show(KvtuiApp(config, source), record, record_fps)
 
 
 @cli.command()
 @shared_options
+@trace_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def run(as_json: bool, **options: Any) -> int:
+def run(as_json: bool, trace: Path | None, **options: Any) -> int:
     """Run the prompts through the engines without a screen and print what came out.
 
     Exit code: 0 when every request ended with a result (running out of device memory is one), 1 when an engine failed
     or the worker died, 2 when the input or the model is at fault."""
     from kvtui.headless import run_headless
 
-    return run_headless(_configure(options), as_json=as_json)
+    return run_headless(_configure(options), as_json=as_json, trace=_trace_writer(trace))
+
+
+@cli.command()
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--speed", type=click.FloatRange(1 / 8, 64), default=1.0, show_default=True, help="Times the recorded pace."
+)
+@click.option("--from", "from_s", type=Moment(), default="0s", help="Where to begin, such as 12s, 1m30s or 1:30.")
+@look_options
+@record_options
+def replay(path: Path | None, speed: float, from_s: float, record: Path | None, record_fps: float | None) -> int:
+    """Play a .kvtrace file that --trace kept: the same screens, without a model. Without PATH, one that comes along.
+
+    Where there is no terminal, it prints what the recorded run came to."""
+    from kvtui.trace import TraceReader
+
+    reader = TraceReader(path or Path(__file__).with_name("data") / "demo.kvtrace")
+    if from_s > reader.duration_s:
+        raise BadRequest(f"the recording ends after {reader.duration_s:.1f} s; --from is beyond that")
+    if not _has_screen():
+        _check_recording(record, record_fps, screen=False)
+        from kvtui.headless import summarize
+
+        return summarize(reader)
+    from kvtui.replay import TraceSource
+    from kvtui.transport import ReplayApp
+
+    return _show(ReplayApp(TraceSource(reader, speed, from_s)), record, record_fps)
 
 
 @cli.command()
 @click.argument("script", required=False)
 @click.option("--quit", "leave", is_flag=True, help="Leave when the script has ended.")
-def play(script: str | None, leave: bool) -> int:
+@look_options
+@record_options
+def play(script: str | None, leave: bool, record: Path | None, record_fps: float | None) -> int:
     """Play a demo: prompts, keys and captions at the moments that a script names.
 
     SCRIPT is a .toml file, or the name of one that comes along; without it, those are listed."""
@@ -119,9 +163,7 @@ def play(script: str | None, leave: bool) -> int:
         raise BadRequest("a script is played on the screen; here is no terminal")
     from kvtui.app import KvtuiApp
 
-    app = KvtuiApp(config, player=player, leave_after_play=leave)
-    app.run()
-    return app.return_code or 0
+    return _show(KvtuiApp(config, player=player, leave_after_play=leave), record, record_fps)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
@@ -149,6 +191,40 @@ def models(as_json: bool, fetch: str | None) -> int:
     return catalogue.fetch(fetch) if fetch else catalogue.show(as_json=as_json)
 
 
+def _show(app: KvtuiApp, record: Path | None, record_fps: float | None) -> int:
+    """The app on the terminal, recorded if so wished, until it ends. Returns its exit code."""
+    from kvtui import looks
+
+    _check_recording(record, record_fps, screen=True)
+    app.dress(looks.detect(**looks_wanted()))
+    if record is None:
+        app.run()
+        return app.return_code or 0
+    from kvtui.cast import CastWriter
+    from kvtui.driver import recording
+
+    cast = CastWriter(record, record_fps)
+    app.driver_class = recording(app.driver_class, cast)
+    try:
+        app.run()
+    finally:
+        cast.close()
+    return app.return_code or 0
+
+
+def _check_recording(record: Path | None, record_fps: float | None, *, screen: bool) -> None:
+    if record_fps is not None and record is None:
+        raise click.UsageError("--record-fps goes with --record")
+    if record is not None and not screen:
+        raise BadRequest("--record keeps what the screen shows; here is no terminal")
+
+
+def _trace_writer(path: Path | None) -> TraceWriter | None:
+    from kvtui.trace import TraceWriter
+
+    return TraceWriter(path) if path is not None else None
+
+
 def _configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
     """Options to a worker's configuration, knobs checked, prompts read; if `piped`, also from a stdin that is a pipe."""
     from engines.knobs import check_knobs
@@ -171,6 +247,8 @@ def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfi
     from kvtui.script import arguments
 
     with cli.make_context("kvtui", arguments(options)) as context:
+        for option in ("trace", "record", "record_fps"):
+            context.params.pop(option)
         return _configure(dict(context.params), piped=False)
 
 
@@ -218,6 +296,8 @@ def _is_given(option: str) -> bool:
 
 
 def _has_screen() -> bool:
+    if os.environ.get("TERM", "").lower() in ("dumb", "unknown"):  # it cannot place text
+        return _in_browser()
     return _in_browser() or all(map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr)))  # Textual draws on stderr
 
 

@@ -44,7 +44,8 @@ def detect(
 ) -> Look:
     """What fits this terminal, except where the person chose."""
     if ascii_only is None:
-        ascii_only = ascii.by_locale(environ) or ascii.by_terminal(environ)
+        browser = "web_driver" in environ.get("TEXTUAL_DRIVER", "")
+        ascii_only = not browser and (ascii.by_locale(environ) or ascii.by_terminal(environ))
     dark = theme == "dark" or (theme == "auto" and environ.get("COLORFGBG", "").split(";")[-1] not in _LIGHT_GROUNDS)
     return Look(dark, terminal_colors(environ), ascii_only, present)
 
@@ -78,11 +79,6 @@ def _terminfo_colors(term: str) -> int | None:
         return None
 
 
-def is_dumb(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the terminal cannot place text: there is no screen to draw then."""
-    return environ.get("TERM", "").lower() in ("dumb", "unknown")
-
-
 class Colorless(LineFilter):
     """No colours at all: the terminal's own. What stood out by its ground is reversed."""
 
@@ -100,4 +96,14 @@ def _colorless(style: Style) -> Style:
     return bare + Style(reverse=not style.reverse) if stands_out >= STANDS_OUT_FROM else bare
 
 
-_COLORLESS, _ASCII = Colorless(), ascii.AsciiFilter()
+class AsciiOnly(LineFilter):
+    """The last thing that happens to a line before the terminal gets it."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment if segment.text.isascii() else Segment(ascii.to_ascii(segment.text), segment.style, segment.control)
+            for segment in segments
+        ]
+
+
+_COLORLESS, _ASCII = Colorless(), AsciiOnly()

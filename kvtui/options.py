@@ -46,6 +46,24 @@ class Engines(click.ParamType):
         return [part.strip() for part in value.split(",") if part.strip()]
 
 
+class Moment(click.ParamType):
+    """Seconds from the beginning: "12s", "1m30s", "90", or as clocks show it, "1:30"."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = value.strip()
+        found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s?)?", text)
+        found = found or re.fullmatch(r"(?:(\d{1,6}):)??(?:(\d{1,6}):)(\d{1,2}(?:\.\d{1,9})?)", text)
+        if not text or found is None:
+            option = param.opts[0] if param else "a moment"
+            raise BadRequest(f'{option} is a time such as 12s, 1m30s, 1:30 or 90, not "{value}"')
+        hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return hours * 3600 + minutes * 60 + seconds
+
+
 _FILE = click.Path(path_type=Path)
 
 _SHARED = [
@@ -86,3 +104,51 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_SHARED):
         command = option(command)
     return command
+
+
+trace_option = click.option(
+    "--trace", type=_FILE, help="Keep everything that happens in this .kvtrace file, for `kvtui replay`."
+)
+
+
+def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """For what is shown on the screen."""
+    for option in (
+        click.option(
+            "--record-fps",
+            type=click.FloatRange(0.1, 1000),
+            metavar="N",
+            help="With --record: each repaint lasts 1/N s, whatever time it took.",
+        ),
+        click.option("--record", type=_FILE, help="Record the screen to this .cast file, for `asciinema play`."),
+    ):
+        command = option(command)
+    return command
+
+
+def look_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How the screen looks; what was chosen is in `looks_wanted`."""
+    for option in (
+        click.option("--present", is_flag=True, default=None, callback=_want, expose_value=False, help=_PRESENT),
+        click.option("--ascii/--no-ascii", "ascii_only", default=None, callback=_want, expose_value=False, help=_ASCII),
+        click.option("--theme", type=click.Choice(_THEMES), callback=_want, expose_value=False, help=_THEME),
+    ):
+        command = option(command)
+    return command
+
+
+_THEMES = ("auto", "dark", "light")
+_THEME = "Dark or light; auto asks the terminal's environment (COLORFGBG). Key: t."
+_ASCII = "ASCII only, or all characters; else as the locale and the terminal have it."
+_PRESENT = "Presenter mode: large, with captions, for an audience. Key: p."
+_WANTED = "kvtui.looks"
+
+
+def _want(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        context.meta.setdefault(_WANTED, {})[parameter.name] = value
+
+
+def looks_wanted() -> dict[str, Any]:
+    """The options of this command line that a look depends on, by the names of `looks.detect`'s parameters."""
+    return dict(click.get_current_context().meta.get(_WANTED, {}))

@@ -19,6 +19,18 @@ class Finding:
     short: str
 
 
+def paged_bytes(state: RunState, engine: str) -> int:
+    """What the paged engine's cache holds on the device, for comparison with `engine`'s; 0 while the two cannot be
+    compared: before both have read the same prompt, or when one of them failed to."""
+    paged, other = state.engines.get(PAGED), state.engines.get(engine)
+    if paged is None or other is None or other is paged:
+        return 0
+    one, two = paged.current, other.current
+    if one is None or two is None or one.request != two.request or not one.tokens or not two.tokens:
+        return 0
+    return paged.cache_bytes or 0
+
+
 def findings(state: RunState) -> list[Finding]:
     """In order of importance. Engines are compared on the request that the prompt strip names, and on no other."""
     prompt = state.prompt

@@ -13,7 +13,7 @@ from kvtui import palette
 from kvtui.literal import one_line
 from kvtui.panes.heatmap import Heatmap
 from kvtui.panes.memory import MemoryGraph
-from kvtui.panes.podium import Podium
+from kvtui.panes.podium import Podium, presented
 from kvtui.panes.stream import Stream
 from kvtui.panes.transfer import TransferGraph
 from kvtui.panes.vitals import Vitals
@@ -50,12 +50,12 @@ class Column(Vertical, can_focus=True):
     def show_figures(self, state: RunState) -> None:
         """What people can read only so fast."""
         engine = state.engines.get(self.engine)
-        presented = self.screen.has_class("-presenter")
-        if engine is not None and (engine.knobs, presented) != self._knobs:
-            self._knobs = dict(engine.knobs), presented
+        audience = presented(self)
+        if engine is not None and (engine.knobs, audience) != self._knobs:
+            self._knobs = dict(engine.knobs), audience
             self.border_title = f" {self.number} {one_line(engine.label)} "
             knobs = (_knob(name, value) for name, value in engine.knobs.items())
-            self.border_subtitle = "" if presented else one_line(", ".join(knob for knob in knobs if knob))
+            self.border_subtitle = "" if audience else one_line(", ".join(knob for knob in knobs if knob))
         for pane in (self._vitals, self._podium, self._memory, self._heatmap, self._transfer):
             pane.show(state)
         if self._plot is not None:

@@ -12,6 +12,7 @@ from kvtui.cache_view import position_at, rows_for, source_at
 from kvtui.inspection import Place
 from kvtui.messages import Pointed
 from kvtui.panes.lines import Lines, Piece, joined, rule
+from kvtui.panes.podium import presented
 from kvtui.state import EngineState, RunState
 
 
@@ -39,7 +40,7 @@ class Heatmap(Lines):
         cache = self._state.cache if self._state is not None else None
         scale = f"0–{self._scale_tokens:,}" if cache is not None else ""
         label = "layers × positions" if width >= 34 else "layers"
-        if self.screen.has_class("-presenter"):
+        if presented(self):
             label, scale = "what the cache holds" if width >= 24 else "cache", ""
         lines = [rule([(label, dim)], [(scale, dim)] if scale else [], width)]
         picture_lines = height - 1
@@ -62,6 +63,9 @@ class Heatmap(Lines):
         self.post_message(Pointed(Place(position_at(event.x, 0, self._scale_tokens, width), layer)))
 
 
+HOT = 12  # of `raster.SHADES`: without shades, what has more attention is bright, what has less is not
+
+
 def paint(line: list[tuple[int, int, int, int, int]], color: str) -> list[Piece]:
     """One line of cells (see `raster.mark`), with one piece a run of equal ones."""
     from kvtui.panes.raster import SHADES, Mark
@@ -69,7 +73,7 @@ def paint(line: list[tuple[int, int, int, int, int]], color: str) -> list[Piece]
     cells: list[Piece] = []
     for mark, upper, lower, heat, dots in line:
         if mark == Mark.SOLID and palette.now.flat:
-            shown = palette.blend(palette.now.background, color, max(upper, lower) / SHADES)
+            shown = palette.blend(palette.now.background, color, 1.0 if heat >= HOT else 0.4)
             cells.append((_HALVES[upper > 0, lower > 0], palette.style(shown)))
         elif mark == Mark.SOLID:
             upper_color = palette.blend(palette.now.background, color, upper / SHADES)

@@ -26,6 +26,8 @@ class Legend(Lines):
         dim = palette.style(palette.now.dim)
         left: list[Piece] = [(" cache  ", dim)]
         for glyph, color, meaning in _MEANINGS:
+            if palette.now.flat and glyph == palette.GLYPHS[KvState.DEVICE]:
+                glyph = "█"  # as the picture has it, where a cell has one colour
             left += [(glyph, palette.style(getattr(palette.now, color), bold=True)), (f" {meaning}   ", dim)]
         steps = [
             palette.blend(palette.now.background, palette.now.foreground, share)

@@ -8,7 +8,8 @@ from kvtui import figures, palette
 from kvtui.panes import graph
 from kvtui.panes.lines import Lines, Piece, rule, spread
 from kvtui.panes.window import time_scale
-from kvtui.state import PAGED, EngineState, RunState
+from kvtui.state import EngineState, RunState
+from kvtui.verdict import paged_bytes
 
 WIDE = 90
 
@@ -25,8 +26,7 @@ class MemoryGraph(Lines):
 
     def show(self, state: RunState) -> None:
         self._state = state.engines.get(self.engine)
-        paged = state.engines.get(PAGED)
-        self._reference = (paged.cache_bytes or 0) if paged is not None and self.engine != PAGED else 0
+        self._reference = paged_bytes(state, self.engine)
         self._all = [
             (e.label, palette.engine_color(e.id), e.cache_bytes or 0, e.host_bytes or 0) for e in state.engines.values()
         ]
@@ -96,5 +96,4 @@ class MemoryGraph(Lines):
         return spread([(total, dim)], facts, width)
 
     def _host(self, host: int) -> Piece:
-        shown = palette.blend(palette.now.background, palette.engine_color(self.engine), 0.75)
-        return f"▒ host {figures.size(host)}", palette.style(shown, bold=True)
+        return f"▒ host {figures.size(host)}", palette.style(palette.engine_color(self.engine), bold=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from rich.style import Style
+from textual.widget import Widget
+
 from kvtui import figures, palette
-from kvtui.panes.lines import Lines, Piece, pieces_len, spread
+from kvtui.panes.lines import PLAIN, Lines, Piece, pieces_len, spread
 from kvtui.panes.vitals import share_read, state_of
-from kvtui.state import PAGED, EngineState, RequestState, RunState
+from kvtui.state import EngineState, RequestState, RunState
+from kvtui.verdict import paged_bytes
 
 # Three by five dots a sign. A dot is two cells wide and a line high, or one cell wide and half a line high.
 _DOTS = {
@@ -28,7 +33,7 @@ _DOTS = {
 }
 _HALVES = {"..": " ", "#.": "▀", ".#": "▄", "##": "█"}
 TALL, LOW = 5, 3  # lines of the figures
-AROUND = 5  # lines of all else: state, what the figures are, memory, its bar, and one between
+BESIDE = 12  # cells that the words need
 
 
 class Podium(Lines):
@@ -47,8 +52,7 @@ class Podium(Lines):
         if not self.display:
             return
         self._state, self._paused = state.engines.get(self.engine), state.status == "paused"
-        paged = state.engines.get(PAGED)
-        self._paged_bytes = (paged.cache_bytes or 0) if paged is not None and self.engine != PAGED else 0
+        self._paged_bytes = paged_bytes(state, self.engine)
         self._most_bytes = max(((e.cache_bytes or 0) + (e.host_bytes or 0) for e in state.engines.values()), default=0)
         self.redraw()
 
@@ -68,15 +72,23 @@ class Podium(Lines):
         bad = request is not None and request.status in ("device_oom", "error", "failed")
         mark = palette.style(palette.now.background, palette.now.error, bold=True) if bad else strong
         state: list[Piece] = [(f" {glyph} {word} " if bad else f"{glyph} {word}", mark)]
-        memory = self._memory(engine, width) if engine is not None and height >= 4 else []
-        number, unit = _figures(request) if request is not None else ("–", "")
-        lines = TALL if height >= TALL + AROUND and cells(number, TALL) <= width else LOW
-        if height < LOW + AROUND or bad:
-            figure = [] if bad else [(f"{number} ", palette.style(palette.now.foreground, bold=True)), (unit, plain)]
-            return [spread(state, figure, width), *memory]
-        figure_lines = [[(line, strong)] for line in big(number, lines)]
-        gap: list[list[Piece]] = [[]] * (height - lines - 2 - len(memory) > 0)
-        return [spread(state, [(unit, plain)], width), *gap, *figure_lines, [], *memory]
+        memory = self._memory(engine, width) if engine is not None and height > 2 else []
+        if bad:
+            return [state, *[[]] * max(0, height - 1 - len(memory)), *memory]
+        number, unit = _figures(request) if request is not None else ("–", ("", ""))
+        rows = TALL if height >= TALL + len(memory) and cells(number, TALL) + BESIDE <= width else LOW
+        if height < rows + len(memory) or cells(number, rows) + BESIDE > width:
+            told: list[Piece] = [
+                (number, palette.style(palette.now.foreground, bold=True)),
+                (f" {' '.join(unit)}", plain),
+            ]
+            return [spread(state, told, width), *memory]
+        beside = [state, *[[]] * (rows - 3), *([(word, plain)] for word in unit)]
+        figure = [
+            spread(words, _drawn(line, strong), width) for words, line in zip(beside, big(number, rows), strict=True)
+        ]
+        gap: list[list[Piece]] = [[]] * (height - rows - len(memory))
+        return [*figure, *gap[:1], *memory]
 
     def _memory(self, engine: EngineState, width: int) -> list[list[Piece]]:
         """Its size and how much less than the paged engine's that is, above a bar on everybody's scale."""
@@ -100,14 +112,24 @@ class Podium(Lines):
         return [spread(left, right, width), [*bar, ("─" * (width - solid - hatched), track)]]
 
 
-def _figures(request: RequestState) -> tuple[str, str]:
-    """The one number, and what it counts."""
+def presented(widget: Widget) -> bool:
+    """Whether its screen is in presenter mode; not, while it has none."""
+    return any(node.has_class("-presenter") for node in widget.ancestors)
+
+
+def _figures(request: RequestState) -> tuple[str, tuple[str, str]]:
+    """The one number, and what it counts, in two lines."""
     if request.status in ("prefill", "queued") and not request.tokens:
-        return f"{share_read(request):.0%}", "of the prompt read"
+        return f"{share_read(request):.0%}", ("of the", "prompt read")
     speed = request.tokens_per_s
     if speed is None:
-        return "–", "tokens a second"
-    return f"{speed:,.{1 if speed < 9.95 else 0}f}", "tokens a second"
+        return "–", ("tokens", "a second")
+    return f"{speed:,.{1 if speed < 9.95 else 0}f}", ("tokens", "a second")
+
+
+def _drawn(line: str, style: Style) -> list[Piece]:
+    """Blocks and the gaps between them apart: what a gap has no need of, pictures of the screen need not keep."""
+    return [(run, PLAIN if run.isspace() else style) for run in re.findall(r" +|[^ ]+", line)]
 
 
 def big(number: str, lines: int) -> list[str]:

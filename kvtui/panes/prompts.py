@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from kvtui import palette
 from kvtui.literal import one_line, question, spoken
 from kvtui.panes.lines import Lines, Piece, pieces_len
+from kvtui.panes.podium import presented
 from kvtui.state import PromptState, RunState
 
 TAIL_CHARACTERS = 1000
@@ -39,7 +40,7 @@ class Prompts(Lines):
         state, dim = self._state, palette.style(palette.now.dim)
         prompt = state.prompt
         strong = palette.style(palette.now.foreground, bold=True)
-        if prompt is not None and self.screen.has_class("-presenter"):
+        if prompt is not None and presented(self):
             return [[(" › ", dim), (one_line(question(prompt.text[-TAIL_CHARACTERS:])), strong)]]
         if prompt is None:
             return [[(" prompts ", dim), (f"{len(self._titles) or '–'}", strong), (" in the stream", dim)]]
