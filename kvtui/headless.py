@@ -14,12 +14,13 @@ import msgspec
 
 from engines.commands import WorkerConfig
 from engines.errors import KvtuiError
-from engines.events import Notice, Outcome, RunStarted, Status
+from engines.events import Cache, Heads, Notice, Outcome, RunStarted, Status
 from kvtui import figures
 from kvtui.client import WorkerClient
 from kvtui.literal import literal, one_line
-from kvtui.source import SourceEndedError
+from kvtui.source import Restored, Source, SourceEndedError
 from kvtui.state import RunState
+from kvtui.trace import TraceReader, TraceWriter, TracingSource
 
 _WIDTH = 100
 _WAIT_S = 0.25
@@ -37,15 +38,18 @@ _COLUMNS = (
 )
 
 
-def run_headless(config: WorkerConfig, *, as_json: bool = False, out: TextIO | None = None) -> int:
+def run_headless(
+    config: WorkerConfig, *, as_json: bool = False, trace: TraceWriter | None = None, out: TextIO | None = None
+) -> int:
     """Runs `config.prompts` to their end and prints to `out` (stdout). Returns the exit code: 0, 1 when an engine's
     outcome is "error" or the worker died, 2 when the race could not begin. SIGTERM ends the worker too."""
     out = out or sys.stdout
     before = signal.signal(signal.SIGTERM, _leave)
     try:
-        config = msgspec.structs.replace(config, observe=False)  # nobody sees the picture
+        config = msgspec.structs.replace(config, observe=trace is not None)  # without one, nobody sees the picture
+        source: Source = WorkerClient(config)
         rows, state = [], RunState()
-        for row in _race(config, state):
+        for row in _race(source if trace is None else TracingSource(source, trace), state):
             rows.append(row)
             if not as_json and len(rows) % len(config.engines) == 0:
                 print(_describe(state, rows[-len(config.engines) :], first=len(rows) == len(config.engines)), file=out)
@@ -63,16 +67,52 @@ def run_headless(config: WorkerConfig, *, as_json: bool = False, out: TextIO | N
     return 1 if any(row["outcome"] == "error" for row in rows) else 0
 
 
+def summarize(reader: TraceReader, out: TextIO | None = None) -> int:
+    """Prints what a recorded run came to, each prompt when all engines are done with it; what some never ended, too.
+    Returns the exit code 0."""
+    out = out or sys.stdout
+    state, printed = RunState(), 0
+    rows: dict[int, list[dict[str, Any]]] = {}
+
+    def show(request: int) -> None:
+        nonlocal printed
+        print(_describe(state, rows.pop(request), first=not printed), file=out)
+        printed += 1
+
+    for batch in reader:
+        for event in batch:
+            if event.run not in ("", state.run):
+                for request in list(rows):
+                    show(request)
+            if isinstance(event, (Cache, Heads)):  # nobody sees the picture
+                continue
+            state.apply(event)
+            known = state.started is not None and any(p.request == getattr(event, "request", -1) for p in state.prompts)
+            if isinstance(event, Outcome) and known:
+                rows.setdefault(event.request, []).append(_row(state, event))
+                if len(rows[event.request]) == len(state.engines):
+                    show(event.request)
+    for request in list(rows):
+        show(request)
+    end = "; its end is cut off" if reader.cut_off else ""
+    print(
+        f"recorded {one_line(reader.header.recorded)}, {figures.seconds(reader.duration_s)}{end}", file=out, flush=True
+    )
+    return 0
+
+
 class _NotStarted(KvtuiError):
     """What the worker said before it gave up."""
 
 
-def _race(config: WorkerConfig, state: RunState) -> Iterator[dict[str, Any]]:
+def _race(source: Source, state: RunState) -> Iterator[dict[str, Any]]:
     """Feeds `state` and yields a row of the report for every outcome, until the stream is at its end."""
-    with closing(WorkerClient(config)) as client, _progress() as progress:
-        client.start()
+    with closing(source), _progress() as progress:
+        source.start()
         while True:
-            for event in client.receive(_WAIT_S):
+            for event in source.receive(_WAIT_S):
+                if isinstance(event, Restored):
+                    continue
                 state.apply(event)
                 match event:
                     case Outcome():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from engines.commands import WorkerConfig
@@ -20,6 +21,7 @@ class Header(Lines):
         self._state = RunState()
         self._ended = False
         self._budget: tuple[float, float | None] = config.budget, None
+        self.replayed: Callable[[], list[Piece]] | None = None  # what stands in place of the race's state and clock
 
     def show(self, state: RunState, *, budget: float, next_budget: float | None, ended: bool) -> None:
         self._state, self._ended, self._budget = state, ended, (budget, next_budget)
@@ -33,6 +35,7 @@ class Header(Lines):
             self._ended,
             self._budget,
             figures.clock(state.clock_s),
+            self.replayed and self.replayed(),
         )
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
@@ -42,6 +45,8 @@ class Header(Lines):
         right: list[Piece] = [(word, palette.style(_color(state.status, self._ended), bold=True))]
         if state.started is not None:
             right.append((f"  {figures.clock(state.clock_s)} ", strong))
+        if self.replayed is not None and not self._ended:
+            right = self.replayed()
         left: list[Piece] = [(" kvtui ", palette.style(palette.now.background, palette.now.foreground, bold=True))]
         # What comes first matters most: whatever has no room is left out whole.
         for label, value in self._facts():

@@ -1,0 +1,216 @@
+"""Plays a trace as if it happened now: at any speed, paused, step by step, from any moment on."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engines import commands, events
+from engines.errors import BadRequest
+from kvtui.source import Restored, SourceEndedError
+from kvtui.state import RunState
+from kvtui.trace import TraceReader
+
+SLOWEST, FASTEST = 1 / 8, 64.0
+BATCH_S = 0.05  # decoding goes on for this long when more is due, so that a flood still comes frame by frame
+# More than this between two looks at the clock was no playing but a process that was stopped: it must not skip.
+GAP_S = 0.5
+
+
+class TraceSource:
+    """A `Source` over a recording. `seek`, `set_speed` and `send` may be called in any thread and never wait; events
+    are read, and states of other moments made, in the thread that receives. At the end it stays, and can be taken
+    back."""
+
+    def __init__(self, reader: TraceReader, speed: float = 1.0, from_s: float = 0.0) -> None:
+        self.reader, self.speed, self.paused = reader, speed, False
+        self._from_s = from_s
+        self._turn = threading.Condition()
+        self._snapshots = Snapshots()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._closed, self._told_paused, self._news = False, False, False
+        self._now_s, self._next, self._steps = 0.0, 0, 0
+        self._target_s = self._from_s if self._from_s > 0 else None
+        self._status = "loading"  # of the recorded race
+        self._looked_s = time.monotonic()
+
+    @property
+    def position_s(self) -> float:
+        """Seconds from the beginning of the recording; where it will be, while that is being made ready."""
+        target_s = self._target_s
+        return self._now_s if target_s is None else target_s
+
+    @property
+    def duration_s(self) -> float:
+        return self.reader.duration_s
+
+    @property
+    def ended(self) -> bool:
+        return self._target_s is None and self._next == len(self.reader)
+
+    def start(self) -> None:
+        with self._turn:
+            self._begin()
+
+    def close(self) -> None:
+        with self._turn:
+            self._closed = True
+            self._turn.notify()
+
+    def send(self, command: commands.Command) -> None:
+        """Pause, Resume (at the end: from the beginning), Step, Rerun (the beginning). Nobody is there to obey
+        others."""
+        with self._turn:
+            match command:
+                case commands.Pause():
+                    self.paused = True
+                case commands.Resume():
+                    self.paused = False
+                    if self.ended:
+                        self._target_s = 0.0
+                case commands.Step():
+                    self._steps += 1
+                case commands.Rerun():
+                    self._target_s = 0.0
+            self._tell()
+
+    def seek(self, at_s: float) -> None:
+        with self._turn:
+            self._target_s = min(max(0.0, at_s), self.duration_s)
+            self._tell()
+
+    def set_speed(self, speed: float) -> None:
+        with self._turn:
+            self.speed = min(max(SLOWEST, speed), FASTEST)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news = True
+        self._turn.notify()
+
+    def receive(self, timeout_s: float) -> Sequence[events.AnyEvent | Restored]:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            with self._turn:
+                if self._closed:
+                    raise SourceEndedError("")
+                self._news = False
+                self._move_clock()
+                target_s, paused = self._target_s, self.paused
+                step, self._steps = self._steps > 0, max(0, self._steps - 1)
+            try:
+                batch = self._play(target_s, step)
+            except BadRequest as fault:
+                raise SourceEndedError(str(fault)) from fault
+            if paused != self._told_paused or (paused and batch):
+                self._told_paused = paused
+                batch.append(events.Status(state="paused" if paused else self._status))
+            if batch:
+                return batch
+            with self._turn:
+                wait_s = deadline_s - time.monotonic()
+                if wait_s <= 0:
+                    return []
+                if not paused and self._next < len(self.reader):
+                    wait_s = min(wait_s, max(0.001, (self.reader.at_s(self._next) - self._now_s) / self.speed))
+                self._turn.wait_for(lambda: self._news or self._closed, wait_s)
+
+    def _play(self, target_s: float | None, step: bool) -> list[events.AnyEvent | Restored]:
+        if target_s is not None:
+            return [self._restored(target_s)]
+        return [*(self._through_next_tokens() if step else self._due())]
+
+    def _move_clock(self) -> None:
+        now_s = time.monotonic()
+        passed_s, self._looked_s = min(GAP_S, now_s - self._looked_s), now_s
+        if not self.paused:
+            self._now_s = min(self.duration_s, self._now_s + passed_s * self.speed)
+
+    def _due(self) -> list[events.AnyEvent]:
+        """What has its time come; when that is too much for one frame of the screen, the clock waits."""
+        batch: list[events.AnyEvent] = []
+        until, deadline_s = self.reader.frames_until(self._now_s), time.monotonic() + BATCH_S
+        while self._next < until:
+            batch += self._take_frame()
+            if time.monotonic() > deadline_s and self._next < until:
+                self._now_s = self.reader.at_s(self._next - 1)
+                break
+        return batch
+
+    def _through_next_tokens(self) -> list[events.AnyEvent]:
+        batch: list[events.AnyEvent] = []
+        while self._next < len(self.reader):
+            self._now_s = self.reader.at_s(self._next)
+            frame = self._take_frame()
+            batch += frame
+            if any(isinstance(event, events.Token) for event in frame):
+                break
+        return batch
+
+    def _take_frame(self) -> list[events.AnyEvent]:
+        batch = self.reader.events(self._next)
+        self._next += 1
+        for event in batch:
+            if isinstance(event, events.Status) and not event.engine:
+                self._status = event.state
+        return batch
+
+    def _restored(self, target_s: float) -> Restored:
+        state = self._state_at(target_s)
+        with self._turn:
+            self._now_s, self._next, self._status = target_s, self.reader.frames_until(target_s), state.status
+            self._looked_s = time.monotonic()
+            if self._target_s == target_s:  # else somebody has thought of another place meanwhile
+                self._target_s = None
+        return Restored(state)
+
+    def _state_at(self, at_s: float) -> RunState:
+        """The state after everything up to `at_s`, made from the nearest one before that is kept."""
+        frames = self.reader.frames_until(at_s)
+        done, state = self._snapshots.before(frames)
+        while done < frames:
+            for event in self.reader.events(done):
+                try:
+                    state.apply(event)
+                except ValueError:  # a damaged picture: playing on shows none there either
+                    continue
+            done += 1
+            self._snapshots.offer(done, self.reader.at_s(done - 1), state)
+            if self._closed:
+                raise SourceEndedError("")
+        return state
+
+
+@dataclass
+class Snapshots:
+    """States of a recording, packed, about `every_s` apart. When they come to more than `limit_bytes`, every other one
+    is dropped and they are kept further apart."""
+
+    every_s: float = 10.0
+    limit_bytes: int = 16 << 20
+    _kept: list[tuple[int, float, bytes]] = field(default_factory=list)  # frames, their time, the state; in this order
+
+    def before(self, frames: int) -> tuple[int, RunState]:
+        """The last state of at most so many frames, and of how many it is. The caller may change it."""
+        for done, _, packed in reversed(self._kept):
+            if done <= frames:
+                return done, pickle.loads(zlib.decompress(packed))  # our own bytes, never a file's
+        return 0, RunState()
+
+    def offer(self, frames: int, at_s: float, state: RunState) -> None:
+        """Keeps a copy, unless there is one near by."""
+        index = next((i for i, (done, *_) in enumerate(self._kept) if done >= frames), len(self._kept))
+        before_s = self._kept[index - 1][1] if index else 0.0
+        after_s = self._kept[index][1] if index < len(self._kept) else float("inf")
+        if at_s - before_s < self.every_s or after_s - at_s < self.every_s / 2:
+            return
+        self._kept.insert(index, (frames, at_s, zlib.compress(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), 1)))
+        while self._kept and sum(len(packed) for *_, packed in self._kept) > self.limit_bytes:
+            del self._kept[::2]
+            self.every_s *= 2
