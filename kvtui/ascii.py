@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 
-from rich.cells import get_character_cell_size, split_graphemes
+from rich.cells import cell_len, get_character_cell_size, split_graphemes
 
 CODEC_ERRORS = "kvtui-ascii"  # for `stream.reconfigure(errors=…)`, see `register`
 _OLD_TERMINALS = ("linux", "vt52", "vt100", "vt102", "vt220", "ansi", "cons25", "sun")  # without most of the glyphs
@@ -90,9 +90,12 @@ def to_ascii(text: str) -> str:
         return text
     if "\u200d" not in text and "\ufe0f" not in text:
         return text.translate(_TABLE)
-    # Joiners and selectors change the width of what stands before them.
+    # Joiners and selectors change the width of what stands before them; where they make no sense, Rich counts in its
+    # own way.
     spans, _ = split_graphemes(text)
-    return "".join(text[start:end].translate(_TABLE)[:cells].ljust(cells) for start, end, cells in spans)
+    shown = "".join(text[start:end].translate(_TABLE)[:cells].ljust(cells) for start, end, cells in spans)
+    cells = cell_len(text)
+    return shown[:cells].ljust(cells)
 
 
 def by_locale(environ: Mapping[str, str] = os.environ) -> bool:

@@ -14,7 +14,7 @@ from textual.filter import LineFilter, Monochrome
 
 from kvtui import ascii, palette, palettes
 
-STANDS_OUT_FROM = 90  # difference of brightness, 0..255, from which a ground is shown reversed
+STANDS_OUT_FROM = 110  # brightness, 0..255, from which a ground is shown reversed
 _LIGHT_GROUNDS = ("7", "15")  # of COLORFGBG: white, and bright white
 
 
@@ -73,7 +73,7 @@ def _terminfo_colors(term: str) -> int | None:
     try:
         import curses
 
-        curses.setupterm(term)
+        curses.setupterm(term, fd=2)  # the file is not used for this
         return curses.tigetnum("colors")
     except Exception:  # no such description, or no such module: nobody knows
         return None
@@ -88,12 +88,17 @@ class Colorless(LineFilter):
 
 @lru_cache(maxsize=8192)
 def _colorless(style: Style) -> Style:
-    bare = style.without_color
-    if style.bgcolor is None or style.bgcolor.triplet is None:
-        return bare
-    ground = Color.from_rich_color(style.bgcolor)
-    stands_out = abs(ground.brightness * 255 - Color.parse(palettes.MONO.background).brightness * 255)
-    return bare + Style(reverse=not style.reverse) if stands_out >= STANDS_OUT_FROM else bare
+    ground = style.bgcolor.triplet if style.bgcolor is not None else None
+    stands_out = ground is not None and max(ground) >= STANDS_OUT_FROM  # `palettes.MONO` is on black
+    return Style(
+        bold=style.bold,
+        italic=style.italic,
+        underline=style.underline,
+        strike=style.strike,
+        reverse=bool(style.reverse) != stands_out or None,
+        meta=style.meta,
+        link=style.link,
+    )
 
 
 class AsciiOnly(LineFilter):

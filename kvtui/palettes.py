@@ -58,7 +58,7 @@ DARK_16 = Palette(
     engines={"vllm": _BRIGHT_CYAN, "h2o": _BRIGHT_MAGENTA, "infinigen": _YELLOW},
     others=(_BRIGHT_GREEN, _BRIGHT_RED, _BRIGHT_WHITE),
     colors=SIXTEEN,
-    muted=_PARTNERS,
+    muted=_PARTNERS | {_GREY: _GREY},
 )
 
 LIGHT_16 = Palette(
@@ -79,7 +79,7 @@ LIGHT_16 = Palette(
     engines={"vllm": _BLUE, "h2o": _RED, "infinigen": _GREY},
     others=(_MAGENTA, _BLACK, _BRIGHT_BLUE),
     colors=SIXTEEN,
-    muted=_PARTNERS,
+    muted=_PARTNERS | {_WHITE: _WHITE},
 )
 
 # The colours are taken out of every line (see `looks.Colorless`); what differs from the ground is shown reversed.

@@ -15,6 +15,7 @@ from pathlib import Path
 from engines import commands, events
 from kvtui.app import KvtuiApp
 from kvtui.client import WorkerClient
+from kvtui.looks import detect
 from kvtui.source import SourceEndedError
 from tests.synthetic import TITLES, Race, started
 
@@ -146,7 +147,8 @@ class SyntheticSource:
 def main() -> None:
     config = commands.WorkerConfig(prompts=[commands.Prompt(title=title) for title in TITLES])
     argv = [sys.executable, "-m", "tests.synthetic_worker"]
-    app = KvtuiApp(config, WorkerClient(config, argv, Path(tempfile.gettempdir()) / "kvtui-synthetic.log"))
+    client = WorkerClient(config, argv, Path(tempfile.gettempdir()) / "kvtui-synthetic.log")
+    app = KvtuiApp(config, client, look=detect())
     app.run()
     sys.exit(app.return_code)
 
