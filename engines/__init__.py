@@ -13,7 +13,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engines.engine import Engine, create_engine
+    from engines.create import create_engine
+    from engines.engine import Engine
     from engines.model import Model, load_model
 
 # Read once, when torch is imported. A thread that waits for torch's others spins for 0.2 ms, then sleeps: by default it
@@ -28,8 +29,12 @@ def __getattr__(name: str) -> Any:
         from engines import model
 
         return getattr(model, name)
-    if name in ("create_engine", "Engine"):
-        from engines import engine
+    if name == "create_engine":
+        from engines.create import create_engine
 
-        return getattr(engine, name)
+        return create_engine
+    if name == "Engine":
+        from engines.engine import Engine
+
+        return Engine
     raise AttributeError(f"module 'engines' has no attribute {name!r}")

@@ -13,19 +13,14 @@ import torch
 from torch import Tensor
 
 from engines import events, kernels
-from engines.caches.base import Cache, CacheView, HeadsView, Surroundings
-from engines.caches.h2o import H2OCache, H2OKnobs
-from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
-from engines.caches.paged import PagedCache, PagedKnobs
-from engines.clock import Clock
+from engines.caches.base import Cache, CacheView, HeadsView
+from engines.caches.paged import PagedCache
 from engines.errors import BadRequest, OutOfMemory, mib
-from engines.knobs import PREFILLS
-from engines.link import open_link
-from engines.memory import Pool
-from engines.model import Model
 from engines.sampling import sample
 from engines.scheduler import CHUNK_TOKENS, Scheduler
-from engines.sequence import Sampling, Sequence, Step
+from engines.sequence import Sampling, Sequence, Span, Step
+
+SURPRISAL_ROWS = 128  # logits at a time: a vocabulary is wide
 
 
 @dataclass
@@ -97,8 +92,10 @@ class Engine:
         top_p: float = 1.0,
         seed: int = 0,
         ignore_eos: bool = False,
+        turns: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Queues a request; a follow-up's tokens come after the latest conversation, with its last answer.
+        """Queues a request; a follow-up's tokens come after the latest conversation, with its last answer. `turns`
+        says who speaks from which of `token_ids` on.
 
         Raises BadRequest for an empty prompt, one that leaves no room for a new token in the model's context, token
         ids outside the vocabulary, negative counts, or a follow-up to nothing.
@@ -126,6 +123,7 @@ class Engine:
         sampling = Sampling(temperature, top_p, seed)
         room = limit - before - len(tokens)
         sequence = Sequence(request, tokens, len(tokens), min(max_new_tokens, room), sampling, ignore_eos)
+        sequence.turns = [*(earlier.turns if earlier else []), *((role, before + start) for role, start in turns)]
         sequence.generator = torch.Generator().manual_seed(seed)
         sequence.arrival_s = self.clock_s
         sequence.traffic_before = (self.link.traffic.h2d_bytes, self.link.traffic.d2h_bytes)
@@ -196,6 +194,7 @@ class Engine:
         top_p: float = 1.0,
         seed: int = 0,
         ignore_eos: bool = False,
+        turns: Iterable[tuple[str, int]] = (),
     ) -> Result:
         """Runs one request to its end. `follow_up` continues the conversation that the cache holds; otherwise a fresh
         one begins. Raises BadRequest as `submit` does."""
@@ -211,6 +210,7 @@ class Engine:
             top_p=top_p,
             seed=seed,
             ignore_eos=ignore_eos,
+            turns=turns,
         )
         result = Result()
         while self.has_work:
@@ -340,6 +340,9 @@ class Engine:
                 for span in prefills:
                     self._prefill_event(span, layer + 1)
                 yield False
+        if self.cache.learns:
+            for span in prefills:
+                self.cache.learn(span, self._surprisal(span, hidden))
         self.cache.end(step)
         self._step = None
         ready = [span for span in step if span.sequence.pending == 0]
@@ -353,6 +356,18 @@ class Engine:
             if span.sequence.max_new_tokens == 0:
                 self._end(span.sequence)
         yield True
+
+    def _surprisal(self, span: Span, hidden: Tensor) -> Tensor:
+        """-log p of the prompt tokens that follow each row of the span, as far as the prompt goes: float32 [rows]."""
+        following = span.sequence.tokens[span.position + 1 : span.position + span.count + 1]
+        targets = torch.tensor(following, dtype=torch.int64, device=hidden.device)
+        parts = []
+        for start in range(0, len(targets), SURPRISAL_ROWS):
+            chosen = targets[start : start + SURPRISAL_ROWS]
+            rows = hidden[span.row + start : span.row + start + len(chosen)]
+            logits = self.model.decoder.logits(rows).float()
+            parts.append(logits.logsumexp(-1) - logits.gather(1, chosen.unsqueeze(1)).squeeze(1))
+        return torch.cat(parts) if parts else torch.zeros(0)
 
     def _threads(self) -> AbstractContextManager[None]:
         """Decode steps on 16-bit CPU weights leave torch only small things to do."""
@@ -474,72 +489,3 @@ class Engine:
     def _drain(self) -> list[events.Event]:
         out, self._out = self._out, []
         return out
-
-
-def create_engine(
-    id: str,
-    model: Model,
-    *,
-    budget: float = 0.3,
-    alpha: float | None = None,
-    prefill: str | None = None,
-    link: str | None = None,
-    device_memory_bytes: int | None = None,
-    host_memory_bytes: int | None = None,
-    arena_tokens: int | None = None,
-    partial_ratio: float = 0.3,
-    victim: str = "counter",
-    heavy_share: float = 0.5,
-    prefix_sharing: bool = True,
-    chunk_tokens: int = CHUNK_TOKENS,
-) -> Engine:
-    """`id` is "vllm", "h2o" or "infinigen". `budget` (share of KV entries kept or fetched) is for the latter two,
-    `alpha` for InfiniGen (logits below the maximum; inf fetches all that the budget allows). `prefill` is "eager" or
-    "flash" where the policy has a choice. `link` is a profile's name (see engines.link). Caps are bytes.
-
-    Raises BadRequest for knobs out of range, and OutOfMemory when the weights alone exceed the cap.
-    """
-    if id not in events.ENGINE_LABELS:
-        raise BadRequest(f"unknown engine {id!r}: choose from {', '.join(events.ENGINE_LABELS)}")
-    if not 0 < budget <= 1:
-        raise BadRequest(f"budget {budget:g} is outside (0, 1]")
-    if not 0 < partial_ratio <= 1:
-        raise BadRequest(f"partial_ratio {partial_ratio:g} is outside (0, 1]")
-    if not 0 <= heavy_share <= 1:
-        raise BadRequest(f"heavy_share {heavy_share:g} is outside [0, 1]")
-    if chunk_tokens < 1:
-        raise BadRequest(f"chunk_tokens {chunk_tokens} must be positive")
-    if prefill is not None and prefill not in PREFILLS[id]:
-        raise BadRequest(f"engine {id} has no {prefill!r} prefill: choose {' or '.join(PREFILLS[id])}")
-    clock = Clock(model.device)
-    device, host = Pool("device", device_memory_bytes), Pool("host", host_memory_bytes)
-    around = Surroundings(model, clock, device, host, open_link(link, model.device, clock))
-    device.charge("weights", model.weights_bytes)
-    arena = arena_tokens or _arena_tokens(model, device)
-    cache: Cache
-    if id == "vllm":
-        cache = PagedCache(around, PagedKnobs(arena, prefix_sharing))
-    elif id == "h2o":
-        cache = H2OCache(around, H2OKnobs(budget, arena, heavy_share, prefill or PREFILLS[id][0]))
-    else:
-        spread = {} if alpha is None else {"alpha": alpha}
-        knobs = InfiniGenKnobs(
-            budget, partial_ratio=partial_ratio, victim=victim, prefill=prefill or PREFILLS[id][0], **spread
-        )
-        cache = InfiniGenCache(around, knobs)
-    return Engine(id, cache, chunk_tokens)
-
-
-def _arena_tokens(model: Model, device: Pool) -> int:
-    """KV slots of an arena: four contexts' worth, if the cap (or the GPU) has room for them. On a CPU, memory that is
-    never touched costs nothing."""
-    wanted = 4 * model.context_limit
-    room = None
-    if device.cap_bytes is not None:
-        room = device.cap_bytes - device.used_bytes
-    elif model.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(model.device)
-        room = free // 4
-    if room is not None:
-        wanted = min(wanted, max(16, room // model.kv_bytes_per_token))
-    return wanted

@@ -18,6 +18,7 @@ SCHEMA_VERSION = 1
 ENGINE_LABELS = {
     "vllm": "Paged (vLLM-style)",
     "h2o": "H2O",
+    "h2o+": "H2O+",
     "infinigen": "InfiniGen",
 }
 

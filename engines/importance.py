@@ -57,7 +57,7 @@ def _add_tile(
 ) -> None:
     """One tile's part of the sums: q [T, h, d], keys [n, d], lse [h, T] -> mass [n], increased. Row r sees the tile's
     columns up to `first` + r * `every`."""
-    rows, heads, dim = q.shape
+    rows, heads, _ = q.shape
     if kernels.use_native and q.is_cpu and q.dtype == torch.float32:
         scores = kernels.scratch("scores", rows * heads, len(keys)).view(heads, rows, len(keys))
         for head in range(heads):

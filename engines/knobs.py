@@ -7,7 +7,13 @@ from engines.errors import BadRequest
 from engines.events import ENGINE_LABELS
 
 # How each engine can compute a prompt's attention; the first is its default.
-PREFILLS = {"vllm": ("flash",), "h2o": ("eager",), "infinigen": ("flash", "eager")}
+PREFILLS = {
+    "vllm": ("flash",),
+    "h2o": ("eager", "flash", "chunked", "chunked-exact"),
+    "h2o+": ("chunked", "chunked-exact", "flash", "eager"),
+    "infinigen": ("flash", "eager"),
+}
+SCORINGS = ("eager", "flash", "sampled")
 
 
 def check_knobs(config: WorkerConfig) -> None:

@@ -21,7 +21,8 @@ class Sampling:
 @dataclass(eq=False)
 class Sequence:
     """A conversation in one engine. The count of tokens the cache has seen (`computed`) is the next true position; how
-    many of them it still keeps is the cache's own affair, and another number."""
+    many of them it still keeps is the cache's own affair, and another number. `turns` are the roles ("system", "user",
+    "assistant") of the conversation and the positions at which they begin, where that is known."""
 
     request: int
     tokens: list[int]
@@ -29,6 +30,7 @@ class Sequence:
     max_new_tokens: int
     sampling: Sampling
     ignore_eos: bool = False
+    turns: list[tuple[str, int]] = field(default_factory=list)
     computed: int = 0
     table: list[int] = field(default_factory=list)
     held: Any = None

@@ -268,8 +268,8 @@ def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, 
         question = stream[0].text if stream else _DEFAULT_QUESTION
         title = "" if stream else document.name
         stream[:1] = [Prompt(text=f"{text}\n\n{question}", title=title or question)]
-    if not stream and piped and not _is_terminal(sys.stdin) and (text := _read_stdin(_STDIN_WAIT_S)):
-        stream = [_from_stdin(text)]
+    if not stream and piped and not _is_terminal(sys.stdin) and (raw := _read_stdin(_STDIN_WAIT_S)):
+        stream = [_from_stdin(raw)]
     return stream
 
 

@@ -13,7 +13,7 @@ from engines.clock import Clock
 from engines.link import Link
 from engines.memory import Pool
 from engines.model import Model
-from engines.sequence import Sequence, Step
+from engines.sequence import Sequence, Span, Step
 
 
 @dataclass
@@ -56,6 +56,7 @@ class Cache(ABC):
     `one_shot` policies prefill a whole prompt in one step; the others in chunks, beside decodes."""
 
     one_shot: bool = False
+    learns: bool = False  # whether `learn` is to be called with what surprised the model
 
     def __init__(self, around: Surroundings) -> None:
         self.around, self.model, self.shape = around, around.model, around.model.shape
@@ -75,6 +76,10 @@ class Cache(ABC):
     @abstractmethod
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         """q [T, H, d], k and v [T, G, d], x [T, hidden] -> [T, H * d]; see decoder.Attend."""
+
+    def learn(self, span: Span, surprisal: Tensor) -> None:  # noqa: B027 - most policies do not ask
+        """Before `end`, if `learns`: -log p (nats) of the tokens that follow the span's own, as far as they are
+        known, float32 [at most span.count]."""
 
     @abstractmethod
     def end(self, step: Step) -> None:

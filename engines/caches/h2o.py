@@ -14,47 +14,73 @@ import torch
 from torch import Tensor
 
 from engines import kernels
+from engines.anchors import Anchors
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
 from engines.errors import BadRequest
 from engines.events import KvState
+from engines.importance import column_mass
 from engines.memory import BLOCK_TOKENS, BlockPool, blocks_for
 from engines.sequence import Sequence, Span, Step
+
+SAMPLED_EVERY = 8
 
 
 @dataclass
 class H2OKnobs:
-    """`budget`: share of the context's KV entries that stay (1.0 evicts nothing). `heavy_share` of the budget goes to
-    heavy hitters, the rest to the most recent tokens. `prefill`: "eager", the paper's, needs all scores at once."""
+    """`budget`: share of the context's KV entries that stay (1.0 evicts nothing), or `budget_tokens` of them however
+    long the context. `heavy_share` of the budget goes to heavy hitters, the rest to the most recent tokens.
+
+    `prefill`: "eager", the paper's, and "flash" take a prompt at once; "chunked" takes it in pieces and cuts back after
+    each, so that memory is flat in its length; "chunked-exact" cuts at the prompt's end only. `scoring`: "eager" needs
+    all scores of a piece at once; "flash" recomputes them from log-sum-exps; "sampled" does so for every eighth row.
+    `anchors`: the share of the budget for protected positions (see engines.anchors); what surprised the model is known
+    only after a piece's last layer, so with anchors the cut waits for it."""
 
     budget: float
     arena_tokens: int
     heavy_share: float = 0.5
     prefill: str = "eager"
+    scoring: str = "eager"
+    anchors: float = 0.0
+    budget_tokens: int | None = None
 
 
 @dataclass
 class _Held:
     """One sequence's entries, `count` in every layer and head of `slots` slots. `positions` int64 [layers, G, slots]
-    (-1: empty), `mass` float32 the same shape, `hole` int64 [layers, G]: the slot that the next token takes."""
+    (-1: empty), `mass` float32 the same shape, `hole` int64 [layers, G]: the slot that the next token takes. `uniform`
+    float64 [tokens + 1]: what a key that saw queries i .. j would have received from them had each spread its attention
+    evenly is uniform[j] - uniform[i]."""
 
     slots: int
     count: int
     positions: Tensor
     mass: Tensor
     hole: Tensor
+    uniform: Tensor
+    anchors: Anchors
 
-    def recent(self, heavy_share: float) -> int:
-        return self.slots - 1 - int((self.slots - 1) * heavy_share)
+    def recent(self, heavy_share: float, slots: int | None = None) -> int:
+        room = (slots or self.slots) - 1
+        return room - int(room * heavy_share)
 
 
 class H2OCache(Cache):
-    one_shot = True
-
     def __init__(self, around: Surroundings, knobs: H2OKnobs) -> None:
         super().__init__(around)
         if not 0 < knobs.budget <= 1:
             raise BadRequest(f"budget {knobs.budget:g} is outside (0, 1]")
+        if not 0 <= knobs.anchors < 1:
+            raise BadRequest(f"the anchors' share {knobs.anchors:g} is outside [0, 1)")
+        if knobs.budget_tokens is not None and knobs.budget_tokens < BLOCK_TOKENS:
+            raise BadRequest(f"budget_tokens {knobs.budget_tokens} is less than a block of {BLOCK_TOKENS}")
         self.knobs = knobs
+        self.one_shot = not knobs.prefill.startswith("chunked")
+        self.learns = knobs.anchors > 0
+        # Cut after the last layer instead of layer by layer, either of each piece or of the whole prompt.
+        self._cut_late = self.learns or knobs.prefill == "chunked-exact"
+        self._bounded = knobs.prefill == "chunked"
+        self._keeps_all = knobs.budget == 1 and knobs.budget_tokens is None
         shape, model = self.shape, self.model
         blocks = blocks_for(knobs.arena_tokens)
         self.blocks = BlockPool(
@@ -64,22 +90,34 @@ class H2OCache(Cache):
 
     def budget_blocks(self, context: int) -> int:
         """Blocks that a context of this many tokens may keep: the nearest whole number, at least one."""
-        if self.knobs.budget == 1:
+        if self.knobs.budget_tokens is not None:
+            return min(blocks_for(self.knobs.budget_tokens), blocks_for(context + 1))
+        if self._keeps_all:
             return blocks_for(context + 1)
         return max(1, round(self.knobs.budget * context / BLOCK_TOKENS))
 
     def reserve(self, sequence: Sequence, count: int) -> None:
         """Prefill sets the budget; decode never grows it (unless nothing is to be evicted)."""
-        if count > 1 or not sequence.table or self.knobs.budget == 1:
-            missing = self.budget_blocks(sequence.computed + count) - len(sequence.table)
-            if missing > 0:
-                sequence.table += self.blocks.allocate(missing)
-                self._grow(sequence)
+        if sequence.pending == 1 and sequence.table and not self._keeps_all:
+            return
+        context, whole = sequence.computed + count, len(sequence.tokens)
+        if self._cut_late:
+            wanted = blocks_for(self._count(sequence) + count + 1)
+        else:  # a piece of a prompt that will be longer may keep what the whole of it may, but not more than it has
+            wanted = min(self.budget_blocks(whole), max(self.budget_blocks(context), blocks_for(context + 1)))
+        if (missing := wanted - len(sequence.table)) > 0:
+            sequence.table += self.blocks.allocate(missing)
+            self._resize(sequence)
 
     def begin(self, step: Step) -> None:
         self.step = step
+        if self._bounded and step.keep:
+            for span in step:
+                self._count_queries(span)
         if step.decodes and step.keep:
             self._place_decodes(step)
+            return
+        if self.knobs.scoring != "eager":
             return
         # The paper's prefill holds every score of a layer at once; it is allocated for the step and charged.
         rows, context = max((span.count, self._count(span.sequence) + span.count) for span in step)
@@ -99,15 +137,20 @@ class H2OCache(Cache):
         out = torch.cat([self._prefill(span, layer, q[span.rows], k[span.rows], v[span.rows]) for span in self.step])
         return out.reshape(len(q), -1)
 
+    def learn(self, span: Span, surprisal: Tensor) -> None:
+        span.sequence.held.anchors.learn(span.position + 1, surprisal)
+
     def end(self, step: Step) -> None:
-        if step.decodes and step.keep:
-            for index, span in enumerate(step):
+        decodes = step.decodes and step.keep
+        for index, span in enumerate(step):
+            if not step.keep:
+                continue
+            if decodes:
                 self._evict_one(span, self._mass[:, index])
-        else:
-            self._drop_scores()
-        for span in step:
-            if step.keep:
-                span.sequence.computed += span.count
+            span.sequence.computed += span.count
+            if not decodes or span.sequence.held.slots > BLOCK_TOKENS * self.budget_blocks(len(span.sequence.tokens)):
+                self._settle(span.sequence)
+        self._drop_scores()
         self.step = None
 
     def abort(self, step: Step) -> None:
@@ -130,7 +173,9 @@ class H2OCache(Cache):
         heads = torch.bincount(flat, minlength=layers * n).view(layers, n)
         mass = torch.bincount(flat, held.mass[kept].double(), minlength=layers * n).view(layers, n)
         share = (heads * 31 / self.shape.kv_heads).round().to(torch.uint8) << 3
-        cells = torch.where(heads > 0, int(KvState.DEVICE), int(KvState.EVICTED)).to(torch.uint8) | share
+        cells = torch.where(heads > 0, int(KvState.DEVICE), int(KvState.EVICTED)).to(torch.uint8)
+        cells[:, self._pinned(held, torch.arange(n, device=cells.device)) & (heads > 0).any(0)] = int(KvState.ANCHOR)
+        cells |= share
         return CacheView(n, layers, cells.cpu().numpy(), normalised(mass, n), evicted_tokens=float(n - held.count))
 
     def heads(self, sequence: Sequence, layer: int) -> HeadsView:
@@ -140,20 +185,25 @@ class H2OCache(Cache):
         states = torch.full((groups * n,), int(KvState.EVICTED), dtype=torch.uint8, device=positions.device)
         mass = torch.zeros(groups * n, device=positions.device)
         states[where], mass[where] = int(KvState.DEVICE), held.mass[layer][kept]
+        anchors = self._pinned(held, torch.arange(n, device=states.device)).repeat(groups)
+        states[anchors & (states == int(KvState.DEVICE))] = int(KvState.ANCHOR)
         return HeadsView(states.view(groups, n).cpu().numpy(), head_shares(mass.view(groups, n), n))
 
-    def _grow(self, sequence: Sequence) -> None:
-        """The bookkeeping of a sequence, widened to its blocks."""
+    def _resize(self, sequence: Sequence) -> None:
+        """The bookkeeping of a sequence, as wide as its blocks."""
         slots = len(sequence.table) * BLOCK_TOKENS
         layers, groups, device = self.shape.layers, self.shape.kv_heads, self.model.device
-        positions = torch.full((layers, groups, slots), -1, dtype=torch.int64, device=device)
-        mass = torch.zeros(layers, groups, slots, device=device)
-        hole = torch.zeros(layers, groups, dtype=torch.int64, device=device)
-        count = 0
-        if (old := sequence.held) is not None:
-            positions[..., : old.slots], mass[..., : old.slots] = old.positions, old.mass
-            hole, count = old.hole, old.count
-        sequence.held = _Held(slots, count, positions, mass, hole)
+        if (held := sequence.held) is None:
+            positions = torch.full((layers, groups, slots), -1, dtype=torch.int64, device=device)
+            mass = torch.zeros(layers, groups, slots, device=device)
+            hole = torch.zeros(layers, groups, dtype=torch.int64, device=device)
+            uniform = torch.zeros(1, dtype=torch.float64, device=device)
+            sequence.held = _Held(slots, 0, positions, mass, hole, uniform, Anchors(sequence.turns))
+            return
+        more = slots - held.slots
+        held.positions = torch.nn.functional.pad(held.positions, (0, more), value=-1)
+        held.mass = torch.nn.functional.pad(held.mass, (0, more))
+        held.slots = slots
 
     def _count(self, sequence: Sequence) -> int:
         return sequence.held.count if sequence.held is not None else 0
@@ -179,24 +229,26 @@ class H2OCache(Cache):
 
     def _evict_one(self, span: Span, received: Tensor) -> None:
         """Adds this step's attention to the running mass [layers, G, slots]; if the budget is full, the smallest entry
-        that is not recent gives its slot up, in each layer and head."""
+        that is neither recent nor an anchor gives its slot up, in each layer and head."""
         held = span.sequence.held
         held.count += 1
         held.mass[..., : held.count] += received[..., : held.count]
         if held.count < held.slots:
             held.hole.fill_(held.count)
             return
-        if self.knobs.budget == 1:
+        if self._keeps_all:
             return
         oldest_recent = span.position + 1 - held.recent(self.knobs.heavy_share)
-        candidates = held.mass.masked_fill(held.positions >= oldest_recent, torch.inf)
-        held.hole = candidates.argmin(-1)
+        spared = held.positions >= oldest_recent
+        if self.learns:
+            spared |= self._pinned(held, held.positions)
+        held.hole = self._worth(held, held.mass, held.positions).masked_fill(spared, torch.inf).argmin(-1)
         held.positions.scatter_(2, held.hole.unsqueeze(-1), -1)
         held.count -= 1
 
     def _prefill(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Eager attention of a prompt (or of a later turn over what is kept), then the cut to the budget: the layer's
-        whole KV lives only within this call. q [T, H, d] -> [T, H, d]."""
+        """Attention of a prompt, a piece of one, or a later turn over what is kept and itself; then the cut to the
+        budget: the layer's whole KV lives only within this call, unless the cut comes late. q and out [T, H, d]."""
         held = span.sequence.held
         before = self._count(span.sequence)
         keys, values = self.to_storage(k), self.to_storage(v)
@@ -204,42 +256,109 @@ class H2OCache(Cache):
         positions = torch.arange(span.position, span.position + span.count, device=q.device)
         positions = positions.expand(self.shape.kv_heads, -1)
         if before:
-            order = held.positions[layer].argsort(-1)[:, -before:]
-            table = torch.tensor(span.sequence.table, dtype=torch.int64, device=q.device)
-            keys = torch.cat([_pick(kernels.gather_blocks(self.blocks.keys[layer], table, held.slots), order), keys], 1)
-            values = torch.cat(
-                [_pick(kernels.gather_blocks(self.blocks.values[layer], table, held.slots), order), values], 1
-            )
-            positions = torch.cat([held.positions[layer].gather(1, order), positions], 1)
-            mass[:, :before] = held.mass[layer].gather(1, order)
-        assert self._scores is not None
-        size = self.shape.heads * span.count * keys.shape[1]
-        scores = self._scores.view(-1)[:size].view(self.shape.heads, span.count, keys.shape[1])
+            old_keys, old_values, old_positions, mass[:, :before] = self._entries(span.sequence, layer)
+            keys, values = torch.cat([old_keys, keys], 1), torch.cat([old_values, values], 1)
+            positions = torch.cat([old_positions, positions], 1)
         with self.around.device.transient("layer KV", keys.nbytes + values.nbytes):
-            out, received = kernels.eager_attention(q.transpose(0, 1), keys, values, scores, self.shape.scale)
-            if self.step is not None and self.step.keep:
-                self._store(span, layer, keys, values, positions, mass.add_(received))
-        return out.transpose(0, 1)
+            out, received = self._attention(q, keys, values)
+            if received is not None:
+                mass += received
+                if not self._cut_late:
+                    kept = self._chosen(held, positions, mass, held.slots)
+                    keys, values = _pick(keys, kept), _pick(values, kept)
+                    positions, mass = positions.gather(1, kept), mass.gather(1, kept)
+                self._store(span.sequence, layer, keys, values, positions, mass)
+        return out
 
-    def _store(self, span: Span, layer: int, keys: Tensor, values: Tensor, positions: Tensor, mass: Tensor) -> None:
-        """Keeps the heaviest and the most recent of keys, values [G, n, d]; one slot stays free for the next token."""
+    def _attention(self, q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
+        """q [T, H, d] over keys and values [G, n, d] -> (out [T, H, d], mass [G, n], or None if nothing is kept)."""
+        scale, keep = self.shape.scale, self.step is not None and self.step.keep
+        if self._scores is not None:
+            size = self.shape.heads * len(q) * keys.shape[1]
+            scores = self._scores.view(-1)[:size].view(self.shape.heads, len(q), keys.shape[1])
+            out, mass = kernels.eager_attention(q.transpose(0, 1), keys, values, scores, scale)
+            return out.transpose(0, 1), mass if keep else None
+        out, lse = kernels.flash_attention(q, keys, values, scale)
+        every = SAMPLED_EVERY if self.knobs.scoring == "sampled" else 1
+        return out, column_mass(q, keys, lse, scale, every) if keep else None
+
+    def _entries(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What a layer keeps, by ascending position: keys, values [G, count, d], positions and mass [G, count]."""
+        held = sequence.held
+        order = held.positions[layer].argsort(-1)[:, held.slots - held.count :]
+        table = torch.tensor(sequence.table, dtype=torch.int64, device=order.device)
+        keys = _pick(kernels.gather_blocks(self.blocks.keys[layer], table, held.slots), order)
+        values = _pick(kernels.gather_blocks(self.blocks.values[layer], table, held.slots), order)
+        return keys, values, held.positions[layer].gather(1, order), held.mass[layer].gather(1, order)
+
+    def _chosen(self, held: _Held, positions: Tensor, mass: Tensor, slots: int) -> Tensor:
+        """Indices int64 [G, kept], ascending, of the entries [G, n] that stay: anchors, the heaviest, the most recent;
+        all of them while there is room. One slot stays free for the next token."""
+        total, room = positions.shape[1], slots - 1
+        if total <= room:
+            return torch.arange(total, device=mass.device).expand(len(mass), -1)
+        recent = held.recent(self.knobs.heavy_share, slots)
+        worth = self._worth(held, mass, positions)
+        if self.learns:
+            worth = worth.masked_fill(self._pinned(held, positions), torch.inf)
+        heavy = worth[:, : total - recent].topk(room - recent, dim=1).indices.sort(dim=1).values
+        tail = torch.arange(total - recent, total, device=mass.device).expand(len(mass), -1)
+        return torch.cat([heavy, tail], dim=1)
+
+    def _worth(self, held: _Held, mass: Tensor, positions: Tensor) -> Tensor:
+        """What entries are ranked by. The paper's is the mass itself; where old keys have seen many pieces and new ones
+        a few queries, it is how many times its even share of attention a key received."""
+        if not self._bounded:
+            return mass
+        return mass / (held.uniform[-1] - held.uniform[positions.clamp_min(0)]).clamp_min(1e-9).float()
+
+    def _count_queries(self, span: Span) -> None:
+        """Each query of the span saw the entries that were kept, and the span's own up to itself."""
         held = span.sequence.held
-        total, room = keys.shape[1], held.slots - 1
-        if total > room:
-            recent = held.recent(self.knobs.heavy_share)
-            heavy = mass[:, : total - recent].topk(room - recent, dim=1).indices.sort(dim=1).values
-            tail = torch.arange(total - recent, total, device=mass.device).expand(len(mass), -1)
-            kept = torch.cat([heavy, tail], dim=1)
-            keys, values = _pick(keys, kept), _pick(values, kept)
-            positions, mass = positions.gather(1, kept), mass.gather(1, kept)
-        count = keys.shape[1]
+        seen = held.count + 1 + torch.arange(span.count, device=held.uniform.device, dtype=torch.float64)
+        held.uniform = torch.cat([held.uniform, held.uniform[-1] + (1 / seen).cumsum(0)])
+
+    def _pinned(self, held: _Held, positions: Tensor) -> Tensor:
+        """bool, the shape of `positions`."""
+        pinned = held.anchors.pinned.to(positions.device)
+        if not len(pinned):
+            return torch.zeros_like(positions, dtype=torch.bool)
+        return pinned[positions.clamp(0, len(pinned) - 1)] & (positions >= 0) & (positions < len(pinned))
+
+    def _settle(self, sequence: Sequence) -> None:
+        """After the last layer of a piece: anchors are chosen, and what is beyond the budget goes, with its blocks."""
+        held = sequence.held
+        ended = sequence.pending == 0
+        if not self._cut_late or (self.knobs.prefill == "chunked-exact" and not ended):
+            return
+        blocks = min(self.budget_blocks(len(sequence.tokens)), blocks_for(held.count + 1), len(sequence.table))
+        slots = blocks * BLOCK_TOKENS
+        if self.learns:
+            heavy = slots - 1 - held.recent(self.knobs.heavy_share, slots)
+            held.anchors.turns = sequence.turns
+            held.anchors.choose(sequence.computed, min(int(self.knobs.anchors * slots), heavy))
+        for layer in range(self.shape.layers):
+            keys, values, positions, mass = self._entries(sequence, layer)
+            kept = self._chosen(held, positions, mass, slots)
+            self._store(
+                sequence, layer, _pick(keys, kept), _pick(values, kept), positions.gather(1, kept), mass.gather(1, kept)
+            )
+        self.blocks.free(sequence.table[blocks:])
+        del sequence.table[blocks:]
+        self._resize(sequence)
+
+    def _store(
+        self, sequence: Sequence, layer: int, keys: Tensor, values: Tensor, positions: Tensor, mass: Tensor
+    ) -> None:
+        """Makes these [G, count, ...] the layer's entries, from the first slot on."""
+        held, count = sequence.held, keys.shape[1]
         held.positions[layer].fill_(-1)
         held.positions[layer, :, :count] = positions
         held.mass[layer, :, :count] = mass
         held.hole[layer] = count
         if layer == self.shape.layers - 1:
             held.count = count
-        table = torch.tensor(span.sequence.table, dtype=torch.int64, device=keys.device)
+        table = torch.tensor(sequence.table, dtype=torch.int64, device=keys.device)
         for arena, rows in ((self.blocks.keys[layer], keys), (self.blocks.values[layer], values)):
             padded = torch.nn.functional.pad(rows, (0, 0, 0, held.slots - count))
             arena[table] = padded.view(len(rows), len(table), BLOCK_TOKENS, -1).transpose(0, 1)

@@ -83,9 +83,7 @@ class PagedCache(Cache):
             if step.observe:
                 self._mass = torch.empty(len(rows), self.shape.kv_heads, max(s.position + 1 for s in step))
                 for span in step:
-                    span.sequence.held.mass = torch.zeros(
-                        self.shape.layers, self.shape.kv_heads, span.position + 1
-                    )
+                    span.sequence.held.mass = torch.zeros(self.shape.layers, self.shape.kv_heads, span.position + 1)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         assert self.step is not None

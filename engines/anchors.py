@@ -1,0 +1,78 @@
+"""Anchor protection: positions that a cache never evicts, found without being told where the facts are.
+
+Protected are, in this order and within a share of the budget: the first tokens (attention sinks, Xiao et al.,
+"Efficient Streaming Language Models with Attention Sinks", ICLR 2024); the system prompt and the early turns; then,
+anywhere, tokens that surprised the model itself (its own -log p at prefill) and their neighbours. What does not fit
+into the share is ranked by surprisal, and how many were left out is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+SINKS = 4
+EARLY_TURNS = 2  # of the user's, with what was answered to them
+SURPRISING_NATS = 6.0  # about one in four hundred: names, numbers, codes
+BEFORE, AFTER = 2, 3  # a fact is more than its one surprising token
+
+
+@dataclass
+class Anchors:
+    """One sequence's. `turns` are (role, first position), ascending; `surprisal` float32 [tokens], 0 where unknown.
+    `pinned` bool [tokens] is the latest choice, `left_out` how many early or system tokens found no room in it."""
+
+    turns: list[tuple[str, int]] = field(default_factory=list)
+    surprisal: Tensor = field(default_factory=lambda: torch.zeros(0))
+    pinned: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+    left_out: int = 0
+    settled: int = 0  # positions before this one that are not pinned may be gone
+
+    def learn(self, start: int, surprisal: Tensor) -> None:
+        """-log p (nats) of the tokens from position `start` on."""
+        end = start + len(surprisal)
+        if end > len(self.surprisal):
+            self.surprisal = torch.nn.functional.pad(self.surprisal, (0, end - len(self.surprisal)))
+        self.surprisal[start:end] = surprisal.float().cpu()
+
+    def choose(self, tokens: int, limit: int) -> Tensor:
+        """Pins at most `limit` of the first `tokens` positions: bool [tokens]."""
+        known = torch.zeros(tokens)
+        known[: len(self.surprisal)] = self.surprisal[:tokens]
+        rank = _with_neighbours(known)
+        early = self._early(tokens)
+        surprising = rank >= SURPRISING_NATS
+        there = torch.ones(tokens, dtype=torch.bool)
+        there[: self.settled] = False
+        there[: len(self.pinned)] |= self.pinned[:tokens]
+        # One order for all: sinks above the early above the rest, each by surprisal.
+        rank = rank.clamp(max=1e3) + 1e4 * early
+        rank[:SINKS] = 1e6
+        wanted = (early | surprising) & there
+        wanted[:SINKS] = there[:SINKS]
+        count = min(limit, int(wanted.sum()))
+        chosen = rank.masked_fill(~wanted, -1.0).topk(count).indices
+        self.pinned = torch.zeros(tokens, dtype=torch.bool)
+        self.pinned[chosen] = True
+        self.left_out = int((early & ~self.pinned).sum())
+        self.settled = tokens
+        return self.pinned
+
+    def _early(self, tokens: int) -> Tensor:
+        """The system prompt and the first turns; without turns, nothing is known to be early."""
+        early = torch.zeros(tokens, dtype=torch.bool)
+        users = 0
+        for index, (role, start) in enumerate(self.turns):
+            users += role == "user"
+            end = self.turns[index + 1][1] if index + 1 < len(self.turns) else tokens
+            if role == "system" or (users <= EARLY_TURNS and index + 1 < len(self.turns)):
+                early[start:end] = True
+        return early
+
+
+def _with_neighbours(surprisal: Tensor) -> Tensor:
+    """Each position's largest surprisal among its neighbours."""
+    padded = torch.nn.functional.pad(surprisal, (AFTER, BEFORE))
+    return padded.unfold(0, BEFORE + AFTER + 1, 1).amax(-1) if len(surprisal) else surprisal

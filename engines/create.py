@@ -1,0 +1,118 @@
+"""Engines by name, with the knobs that each takes."""
+
+from __future__ import annotations
+
+import torch
+
+from engines import events
+from engines.caches.base import Cache, Surroundings
+from engines.caches.h2o import H2OCache, H2OKnobs
+from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
+from engines.caches.paged import PagedCache, PagedKnobs
+from engines.clock import Clock
+from engines.engine import Engine
+from engines.errors import BadRequest
+from engines.knobs import PREFILLS, SCORINGS
+from engines.link import open_link
+from engines.memory import Pool
+from engines.model import Model
+from engines.scheduler import CHUNK_TOKENS
+
+# The recommended H2O: flash scoring, chunked prefill, anchors.
+PLUS_PREFILL, PLUS_SCORING, PLUS_ANCHORS, PLUS_CHUNK_TOKENS = "chunked", "flash", 0.45, 512
+
+
+def create_engine(
+    id: str,
+    model: Model,
+    *,
+    budget: float = 0.3,
+    budget_tokens: int | None = None,
+    alpha: float | None = None,
+    prefill: str | None = None,
+    scoring: str | None = None,
+    anchors: float | None = None,
+    link: str | None = None,
+    device_memory_bytes: int | None = None,
+    host_memory_bytes: int | None = None,
+    arena_tokens: int | None = None,
+    partial_ratio: float = 0.3,
+    victim: str = "counter",
+    heavy_share: float = 0.5,
+    prefix_sharing: bool = True,
+    chunk_tokens: int | None = None,
+) -> Engine:
+    """`id` is one of `events.ENGINE_LABELS`. `budget` (share of KV entries kept or fetched) is for H2O and InfiniGen;
+    H2O takes `budget_tokens` instead, an absolute number. `alpha` is InfiniGen's (logits below the maximum; inf fetches
+    all that the budget allows). `prefill` and `scoring` are among `knobs.PREFILLS` and `knobs.SCORINGS`; `anchors` is
+    the share of H2O's budget for protected positions. `link` is a profile's name (see engines.link). Caps are bytes.
+
+    Raises BadRequest for knobs out of range, and OutOfMemory when the weights alone exceed the cap.
+    """
+    if id not in events.ENGINE_LABELS:
+        raise BadRequest(f"unknown engine {id!r}: choose from {', '.join(events.ENGINE_LABELS)}")
+    if not 0 < budget <= 1:
+        raise BadRequest(f"budget {budget:g} is outside (0, 1]")
+    if not 0 < partial_ratio <= 1:
+        raise BadRequest(f"partial_ratio {partial_ratio:g} is outside (0, 1]")
+    if not 0 <= heavy_share <= 1:
+        raise BadRequest(f"heavy_share {heavy_share:g} is outside [0, 1]")
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise BadRequest(f"chunk_tokens {chunk_tokens} must be positive")
+    if prefill is not None and prefill not in PREFILLS[id]:
+        raise BadRequest(f"engine {id} has no {prefill!r} prefill: choose {' or '.join(PREFILLS[id])}")
+    if scoring is not None and scoring not in SCORINGS:
+        raise BadRequest(f"scoring is {', '.join(SCORINGS)}, not {scoring!r}")
+    clock = Clock(model.device)
+    device, host = Pool("device", device_memory_bytes), Pool("host", host_memory_bytes)
+    around = Surroundings(model, clock, device, host, open_link(link, model.device, clock))
+    device.charge("weights", model.weights_bytes)
+    arena = arena_tokens or _arena_tokens(model, device)
+    cache: Cache
+    if id == "vllm":
+        cache = PagedCache(around, PagedKnobs(arena, prefix_sharing))
+    elif id.startswith("h2o"):
+        plus = id == "h2o+"
+        prefill = prefill or (PLUS_PREFILL if plus else PREFILLS[id][0])
+        if scoring is None:
+            scoring = PLUS_SCORING if plus else "eager" if prefill == "eager" else "flash"
+        if prefill == "eager" and scoring != "eager":
+            prefill = "flash"  # scores that are never there cannot be what a prompt's attention is made of
+        if anchors is None:
+            anchors = PLUS_ANCHORS if plus else 0.0
+        if prefill.startswith("chunked"):
+            chunk_tokens = chunk_tokens or PLUS_CHUNK_TOKENS
+        cache = H2OCache(
+            around,
+            H2OKnobs(
+                budget,
+                arena,
+                heavy_share,
+                prefill=prefill,
+                scoring=scoring,
+                anchors=anchors,
+                budget_tokens=budget_tokens,
+            ),
+        )
+    else:
+        spread = {} if alpha is None else {"alpha": alpha}
+        knobs = InfiniGenKnobs(
+            budget, partial_ratio=partial_ratio, victim=victim, prefill=prefill or PREFILLS[id][0], **spread
+        )
+        cache = InfiniGenCache(around, knobs)
+    return Engine(id, cache, chunk_tokens or CHUNK_TOKENS)
+
+
+def _arena_tokens(model: Model, device: Pool) -> int:
+    """KV slots of an arena: four contexts' worth, if the cap (or the GPU) has room for them. On a CPU, memory that is
+    never touched costs nothing."""
+    wanted = 4 * model.context_limit
+    room = None
+    if device.cap_bytes is not None:
+        room = device.cap_bytes - device.used_bytes
+    elif model.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(model.device)
+        room = free // 4
+    if room is not None:
+        wanted = min(wanted, max(16, room // model.kv_bytes_per_token))
+    return wanted
