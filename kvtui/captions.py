@@ -27,12 +27,15 @@ _COUNTS = {2: "Both", 3: "All three"}
 
 @dataclass(frozen=True)
 class Caption:
-    """`id` stays while the wording's figures change; `importance` is higher for what must be said first."""
+    """`id` stays while the wording's figures change, and `stage` too, until there is something new to say.
+    `importance` is higher for what must be said first; what only `lasts` as long as it is true is not held on to."""
 
     id: str
     text: str
     importance: int
     engine: str = ""
+    stage: str = ""
+    lasts: bool = True
 
 
 def captions(state: RunState) -> list[Caption]:
@@ -54,9 +57,9 @@ def captions(state: RunState) -> list[Caption]:
 def _loading(state: RunState) -> Caption:
     loading = state.loading
     if loading is None:
-        return Caption("loading", "Starting the engines", 30)
+        return Caption("loading", "Starting the engines", 30, lasts=False)
     share = f", {loading.fraction:.0%}" if loading.fraction is not None else ""
-    return Caption(f"loading {loading.stage}", f"Loading: {one_line(loading.stage)}{share}", 30)
+    return Caption("loading", f"Loading: {one_line(loading.stage)}{share}", 30, stage=f"{loading}", lasts=False)
 
 
 def _reading(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:
@@ -69,7 +72,7 @@ def _reading(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:
     verb = "read" if len(reading) > 1 else "reads"
     title = f" of “{one_line(request.title[:TITLE_CHARACTERS])}”" if request.title else ""
     text = f"{who} {verb} the {request.prompt_tokens:,} tokens{title}"
-    yield Caption(f"reading {request.request} {who}", text, 60 if everybody else 35)
+    yield Caption("reading", text, 60 if everybody else 35, stage=text, lasts=False)
 
 
 def _out_of_memory(engine: EngineState, request: RequestState) -> Iterator[Caption]:
@@ -101,14 +104,14 @@ def _dropped(engine: EngineState, paged: EngineState | None) -> Iterator[Caption
         return
     dropped = f"{engine.label} dropped {cache.evicted_tokens:,.0f} of {cache.tokens:,} tokens"
     fact = lost_fact(engine, paged) if paged is not None and paged is not engine else None
-    if fact is None:
-        yield Caption(f"dropped {engine.id}", dropped, 50, engine.id)
-    elif fact.share < GONE_BELOW:
-        yield Caption(f"fact {engine.id}", f"{dropped}: “{fact.word}” is among them", 80, engine.id)
-    elif fact.share < KEPT_FROM:
-        yield Caption(f"fact {engine.id}", f"{dropped}: of “{fact.word}” {fact.share:.0%} is left", 75, engine.id)
-    else:
-        yield Caption(f"fact {engine.id}", f"{dropped}, but kept “{fact.word}”", 55, engine.id)
+    told, importance, stage = "", 50, ""
+    if fact is not None and fact.share < GONE_BELOW:
+        told, importance, stage = f": “{fact.word}” is among them", 80, "gone"
+    elif fact is not None and fact.share < KEPT_FROM:
+        told, importance, stage = f": of “{fact.word}” {fact.share:.0%} is left", 75, "thinned"
+    elif fact is not None:
+        told, importance, stage = f", but kept “{fact.word}”", 55, "kept"
+    yield Caption(f"dropped {engine.id}", dropped + told, importance, engine.id, stage)
 
 
 def _ends(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:
@@ -200,7 +203,7 @@ def _words(text: str) -> list[str]:
     return _WORDS.findall(text)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _places(text: str, word: str) -> tuple[tuple[int, int], ...]:
     """Where `word` stands in `text`, in any case; one more than `RARE_MOST` at most."""
     lowered, word = _lowered(text), word.lower()
@@ -246,8 +249,13 @@ class Held:
         if state.run != self._run or now_s < self._now_s:  # another run, or back in a recording
             self._since.clear()
         self._run, self._now_s = state.run, now_s
-        kept = {i: (since, c) for i, (since, c) in self._since.items() if now_s - since < HOLD_S}
-        fresh = {c.id: (now_s, c) for c in captions(state) if c.id not in kept}
+        found = {c.id: c for c in captions(state)}
+        kept = {
+            c.id: (since, c)
+            for since, c in self._since.values()
+            if now_s - since < HOLD_S and (found[c.id].stage == c.stage if c.id in found else c.lasts)
+        }
+        fresh = {c.id: (now_s, c) for c in found.values() if c.id not in kept}
         chosen = sorted({**kept, **fresh}.values(), key=lambda pair: (-pair[1].importance, pair[0]))[: self.places]
         self._since = {c.id: (since, c) for since, c in chosen}
         return [c for _, c in chosen]
