@@ -31,6 +31,7 @@ from kvtui.inspection import Place
 from kvtui.literal import one_line
 from kvtui.looks import Look
 from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
+from kvtui.outbox import Outbox
 from kvtui.panes.composer import AskInput
 from kvtui.panes.lines import Lines
 from kvtui.paste import with_quick_pastes
@@ -45,7 +46,6 @@ FRAME_S = 1 / 10
 GC_EVERY_OBJECTS = 20_000
 LEAVE_S = 4.0
 BUDGET_STEP = 0.05
-TITLE_CHARACTERS = 60
 TYPED_ACTIONS = {
     "pause",
     "step",
@@ -86,6 +86,7 @@ class KvtuiApp(Dressing):
         Binding("d", "document", "Document"),
         Binding("c", "cache", "Cache"),
         Binding("i,slash", "screen.ask", "Ask"),
+        Binding("ctrl+o", "open", "Open a file", show=False),
         Binding("ctrl+n", "new_conversation", "New conversation", show=False),
         Binding("x", "cancel", "Cancel", show=False),
         Binding("w", "restart", "Restart worker", show=False),
@@ -107,7 +108,8 @@ class KvtuiApp(Dressing):
     ) -> None:
         super().__init__()
         self._player, self._leave_after_play = player, leave_after_play
-        self.config = config
+        self.outbox = Outbox(self)
+        self.config = config = self.outbox.watch(config)
         self.source: Source = source if source is not None else WorkerClient(config)
         self.state = RunState()
         self.catalogue = [*config.engines, *(e for e in events.ENGINE_LABELS if e not in config.engines)]
@@ -221,6 +223,7 @@ class KvtuiApp(Dressing):
             self.state.apply(event)
         except ValueError as fault:
             self.notify(str(fault), severity="warning", markup=False)
+        self.outbox.heard(event)
         if isinstance(event, events.RunStarted):
             # It may have been on its way when the budget was changed: then the change is still to come.
             if self.next_budget == self.budget or all("budget" not in info.knobs for info in event.engines):
@@ -249,6 +252,7 @@ class KvtuiApp(Dressing):
     async def _source_ended(self, message: SourceEnded) -> None:
         self.ended = bool(message.reason)
         if self.ended:
+            self.outbox.put_all_back()
             last = self.state.notices[-1] if self.state.notices else None
             reason = last.text if self.state.started is None and last is not None and last.level == "error" else ""
             log = getattr(self.source, "log_path", None)
@@ -272,14 +276,11 @@ class KvtuiApp(Dressing):
     @on(Asked)
     async def _asked(self, message: Asked) -> None:
         if self.ended:
-            self.race.composer.put_back(message.document, message.question)
+            self.race.composer.put_back(message.document, message.question, message.name)
             self.notify("The worker has ended: Esc, then w starts it again. What you wrote is kept.", markup=False)
             return
-        text = "\n\n".join(part for part in (message.document, message.question) if part)
-        title = one_line((message.question or message.document.strip())[:TITLE_CHARACTERS])
-        prompt = commands.Prompt(text=text, follow_up=self._follows_up(), title=title)
+        self.outbox.send(message, follow_up=self._follows_up())
         self.fresh = False
-        self.source.send(commands.Submit(prompts=[prompt]))
         if self.state.status == "paused":
             self.notify("Paused: press space to go on.", markup=False)
         await self.refresh_race()
@@ -301,6 +302,7 @@ class KvtuiApp(Dressing):
 
     def action_cancel(self) -> None:
         self.source.send(commands.Cancel())
+        self.outbox.forget()
 
     async def action_budget(self, direction: int) -> None:
         before = self.next_budget if self.next_budget is not None else self.budget
@@ -336,7 +338,8 @@ class KvtuiApp(Dressing):
         """Another race: the worker ends, and one of `config` begins."""
         self.workers.cancel_group(self, "source")
         await asyncio.to_thread(self.source.close)
-        self.config, self.source = config, WorkerClient(config)
+        self.config = self.outbox.watch(config)
+        self.source = WorkerClient(self.config)
         await self._start_over()
 
     async def caption(self, text: str | None) -> None:
@@ -346,6 +349,7 @@ class KvtuiApp(Dressing):
     async def _start_over(self) -> None:
         self.ended, self.next_budget, self.chosen = False, None, set(self.config.engines)
         self.state = RunState()
+        self.outbox.watch(self.config)
         self.race.banner("")
         await self.race.start_over()
         await self.refresh_race()
@@ -359,6 +363,11 @@ class KvtuiApp(Dressing):
     @on(Pointed)
     def _pointed(self, message: Pointed) -> None:
         self.action_cache(message.place)
+
+    def action_open(self) -> None:
+        from kvtui.file_picker import FilePicker
+
+        self.push_screen(FilePicker(), lambda path: self.race.composer.open(path) if path else None)
 
     def action_document(self) -> None:
         from kvtui.document_screen import DocumentScreen
@@ -396,6 +405,7 @@ class KvtuiApp(Dressing):
         yield SystemCommand("Document", "Its words, fading where an engine has let them go (d)", self.action_document)
         yield SystemCommand("Cache on the whole screen", "Zoom, heads, what is known of a token (c)", self.action_cache)
         yield SystemCommand("Ask", "To the input line (i)", self.race.action_ask)
+        yield SystemCommand("Open a file", "The document that the next question is about (ctrl+o)", self.action_open)
         yield SystemCommand("New conversation", "For the next question (ctrl+n)", self.action_new_conversation)
         yield SystemCommand("Restart worker", "After it ended (w)", self.action_restart)
         yield SystemCommand("Save screen", "As a picture, SVG (s)", self.action_save_screen)

@@ -26,6 +26,7 @@ KEYS = (
     ("p", "presenter mode: large, with captions, and back"),
     ("t", "the other of a dark and a light screen"),
     ("i  /", "to the input line; Esc leaves it"),
+    ("ctrl+o", "open a file; dropping one on the terminal or pasting a long text does the same"),
     ("ctrl+n", "the next question starts a new conversation"),
     ("x", "cancel what is running and queued"),
     ("w", "start the worker again after it ended"),
@@ -41,7 +42,7 @@ REPLAY_KEYS = (
     ("{  }", "half the speed, double the speed"),
     ("0  r", "to the beginning"),
 )
-NEEDS_A_WORKER = {".", "space", "r", "+  −", "1 2 3 …", "i  /", "ctrl+n", "x", "w"}
+NEEDS_A_WORKER = {".", "space", "r", "+  −", "1 2 3 …", "i  /", "ctrl+o", "ctrl+n", "x", "w"}
 NOTES = """
 Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed \
 that it would have on a machine of its own, and the race is fair although they share one.

@@ -32,11 +32,12 @@ class SourceEnded(Message):
 
 
 class Asked(Message):
-    """A person submitted text: `document` was pasted, `question` typed. At least one is not empty."""
+    """A person submitted text: `document` was pasted or read from the file `name`, `question` typed. At least one is
+    not empty."""
 
-    def __init__(self, document: str, question: str) -> None:
+    def __init__(self, document: str, question: str, name: str = "") -> None:
         super().__init__()
-        self.document, self.question = document, question
+        self.document, self.question, self.name = document, question, name
 
 
 class Pointed(Message):

@@ -57,12 +57,12 @@ class RaceScreen(Screen[None]):
         self._columns: list[Column] = []
         self._state = RunState()
         self._turn = self._turn_before = 0
-        self._header, self._splash = Header(config), Splash(config.model, config.engines)
+        self.header, self._splash = Header(config), Splash(config.model, config.engines)
         self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
         self.captions, self.composer = CaptionBar(), Composer()
 
     def compose(self) -> ComposeResult:
-        yield self._header
+        yield self.header
         yield Static("", id="banner", markup=False)
         yield self._prompts
         yield self._splash
@@ -87,8 +87,8 @@ class RaceScreen(Screen[None]):
         """Text at once, figures in turn. `next_budget` is what was asked for from the next run on,
         `invitation` what the input line says."""
         self._state = state
-        self.composer.invite(invitation)
-        self._header.show(state, budget=budget, next_budget=next_budget, ended=ended)
+        self.composer.invite(invitation, state.started.context_limit if state.started else None)
+        self.header.show(state, budget=budget, next_budget=next_budget, ended=ended)
         self._prompts.show(state)
         self.captions.show(state)
         if state.started is None:

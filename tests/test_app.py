@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual import events as textual_events
 from textual.pilot import Pilot
 from textual.widgets import Tab
@@ -40,6 +41,13 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool], patience_s: fl
 
 async def shows(pilot: Pilot[Any], text: str) -> None:
     await until(pilot, lambda: text in screen_text(pilot.app))  # type: ignore[arg-type]
+
+
+def untracked(command: commands.Command) -> commands.Command:
+    """A submission without the tickets, which differ each time."""
+    assert isinstance(command, commands.Submit)
+    assert all(prompt.ticket for prompt in command.prompts)
+    return commands.Submit(prompts=[replace(prompt, ticket="") for prompt in command.prompts])
 
 
 def token(text: str, index: int = 0, engine: str = "vllm") -> events.Token:
@@ -141,14 +149,14 @@ async def test_asking_and_following_up() -> None:
         await shows(pilot, "paste a document, or ask …")
         await pilot.press("i", *"why space", "enter")  # letters that are commands elsewhere are text here
         prompt = commands.Prompt(text="why space", title="why space")
-        assert source.sent == [commands.Submit(prompts=[prompt])]
+        assert [untracked(command) for command in source.sent] == [commands.Submit(prompts=[prompt])]
         source.say(Race(prompt_tokens=64).submitted())
         await shows(pilot, "ask a follow-up")
         await pilot.press(*"more", "enter")
         prompt = commands.Prompt(text="more", title="more", follow_up=True)
-        assert source.sent[-1] == commands.Submit(prompts=[prompt])
+        assert untracked(source.sent[-1]) == commands.Submit(prompts=[prompt])
         await pilot.press("ctrl+n", *"new", "enter")
-        assert source.sent[-1] == commands.Submit(prompts=[commands.Prompt(text="new", title="new")])
+        assert untracked(source.sent[-1]) == commands.Submit(prompts=[commands.Prompt(text="new", title="new")])
         await pilot.press("escape", "r")
         assert source.sent[-1] == commands.Rerun()
 
@@ -163,12 +171,12 @@ async def test_a_megabyte_of_paste_becomes_a_chip_at_once(focus: bool) -> None:
         document = "line of text\n" * 80_000
         before = time.monotonic()
         app.post_message(textual_events.Paste(document.replace("\n", "\r")))  # as terminals paste line ends
-        await shows(pilot, "▤ pasted text · 1.04 MB")
+        await shows(pilot, "▤ pasted text · 1.04 MB · ~260k tokens > context 8,192 · ⌫")
         assert time.monotonic() - before < 3.0
         await pilot.press(*"so?", "enter")
         sent = source.sent[0]
         assert isinstance(sent, commands.Submit)
-        assert sent.prompts[0].text == f"{document}\n\nso?"
+        assert (sent.prompts[0].document, sent.prompts[0].text) == (document, "so?")
         assert sent.prompts[0].title == "so?"
         await until(pilot, lambda: "pasted text" not in screen_text(app))
 
@@ -178,7 +186,7 @@ async def test_a_chip_can_be_dropped_and_short_pastes_are_typed() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await pilot.press("i")
         app.post_message(textual_events.Paste("two\nlines"))
-        await shows(pilot, "▤ pasted text · 9 B")
+        await shows(pilot, "▤ pasted text · 9 B · ~3 tokens · ⌫")
         await pilot.press("backspace")
         await until(pilot, lambda: "pasted text" not in screen_text(app))
         app.post_message(textual_events.Paste("a few words\n"))
@@ -307,7 +315,7 @@ async def test_help_and_quit() -> None:
 def test_every_key_is_in_the_command_palette_and_in_the_help() -> None:
     app, _ = make()
     titles = " ".join(f"{c.title} {c.help}" for c in app.get_system_commands(app.race))
-    for key in ("space", ".", "r", "x", "+", "−", "1", "2", "3", "enter", "h", "i", "ctrl+n", "w", "?"):
+    for key in ("space", ".", "r", "x", "+", "−", "1", "2", "3", "enter", "h", "i", "ctrl+o", "ctrl+n", "w", "?"):
         assert f"({key})" in titles, key
 
 

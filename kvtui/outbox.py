@@ -1,0 +1,93 @@
+"""Prompts on their way: kept until the worker has taken them into its stream, so that nothing that a person wrote is
+lost. One that is too long is offered for cutting; one that is refused comes back to the input line."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from engines.commands import Prompt, Submit, WorkerConfig
+from engines.events import AnyEvent, Notice, Submitted, TooLong
+from kvtui.documents import PASTED
+from kvtui.literal import one_line
+from kvtui.messages import Asked
+from kvtui.too_long_screen import TooLongScreen, too_long
+
+if TYPE_CHECKING:
+    from kvtui.app import KvtuiApp
+
+TITLE_CHARACTERS = 60
+LONG_CHARACTERS = 200_000  # tokenising takes a moment that is felt
+
+
+class Outbox:
+    def __init__(self, app: KvtuiApp) -> None:
+        self._app = app
+        self._sent: dict[str, tuple[Prompt, str]] = {}  # by ticket, with the document's name
+
+    def watch(self, config: WorkerConfig) -> WorkerConfig:
+        """A single prompt that the worker starts with is watched like one that is sent; of several, a faulty one says
+        where it is and ends the start."""
+        if len(config.prompts) != 1:
+            return config
+        prompt = config.prompts[0]
+        prompt = prompt if prompt.ticket else replace(prompt, ticket=uuid.uuid4().hex)
+        self._sent[prompt.ticket] = prompt, prompt.title
+        return replace(config, prompts=[prompt])
+
+    def send(self, asked: Asked, *, follow_up: bool) -> None:
+        name = asked.name if asked.name != PASTED else ""
+        title = one_line((asked.question or name or asked.document.strip())[:TITLE_CHARACTERS])
+        prompt = Prompt(
+            document=asked.document, text=asked.question, follow_up=follow_up, title=title, ticket=uuid.uuid4().hex
+        )
+        self._submit(prompt, asked.name)
+
+    def heard(self, event: AnyEvent) -> None:
+        """Whatever the worker says."""
+        match event:
+            case Submitted(ticket=ticket):
+                self._sent.pop(ticket, None)
+            case TooLong():
+                self._ask_where_to_cut(event)
+            case Notice(ticket=ticket) if ticket in self._sent:
+                self._put_back(ticket)
+                self._app.race.action_ask()
+
+    def forget(self) -> None:
+        """What waits has been cancelled."""
+        self._sent.clear()
+
+    def put_all_back(self) -> None:
+        """There is no worker any more that would take them in; the next one starts with its own."""
+        own = {prompt.ticket for prompt in self._app.config.prompts}
+        for ticket in self._sent.keys() - own:
+            self._put_back(ticket)
+
+    def _submit(self, prompt: Prompt, name: str) -> None:
+        self._sent[prompt.ticket] = prompt, name
+        self._app.source.send(Submit(prompts=[prompt]))
+        if len(prompt.document) > LONG_CHARACTERS and not prompt.cut:
+            self._app.notify("Counting the tokens of a long document: the engines wait.", markup=False)
+
+    def _ask_where_to_cut(self, event: TooLong) -> None:
+        if event.ticket not in self._sent:  # a recording, or a run of old prompts again
+            self._app.notify(too_long(event.title, event.tokens, event.room_tokens), severity="warning", markup=False)
+            return
+        prompt, name = self._sent[event.ticket]
+
+        def answered(place: str | None) -> None:
+            if place:
+                self._submit(replace(prompt, cut=place), name)
+            else:
+                self._put_back(event.ticket)
+                self._app.race.action_ask()
+
+        self._app.push_screen(TooLongScreen(name or event.title, event.tokens, event.room_tokens), answered)
+
+    def _put_back(self, ticket: str) -> None:
+        prompt, name = self._sent.pop(ticket)
+        self._app.fresh = self._app.fresh or not prompt.follow_up
+        self._app.race.composer.put_back(prompt.document, prompt.text, name)
