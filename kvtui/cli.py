@@ -86,7 +86,9 @@ def cli(
 
         return run_headless(config, trace=_trace_writer(trace))
     from kvtui.app import KvtuiApp
+    from kvtui.outbox import ticketed
 
+    config = ticketed(config)
     writer, source = _trace_writer(trace), None
     if writer is not None:
         from kvtui.client import WorkerClient
@@ -226,7 +228,7 @@ def _trace_writer(path: Path | None) -> TraceWriter | None:
 
 
 def _configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
-    """Options to a worker's configuration, knobs checked, prompts read; if `piped`, also from a stdin that is a pipe."""
+    """Options to a worker's configuration, knobs checked, prompts read, if `piped` from a stdin that is a pipe."""
     from engines.knobs import check_knobs
 
     texts = options.pop("prompts")
@@ -266,8 +268,8 @@ def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, 
     if document is not None:
         text = prompts.read_text(document) if str(document) != "-" else _from_stdin(_read_stdin()).text
         question = stream[0].text if stream else _DEFAULT_QUESTION
-        title = "" if stream else document.name
-        stream[:1] = [Prompt(text=f"{text}\n\n{question}", title=title or question)]
+        title = document.name if str(document) != "-" else "stdin"
+        stream[:1] = [Prompt(document=text, text=question, title=title)]
     if not stream and piped and not _is_terminal(sys.stdin) and (raw := _read_stdin(_STDIN_WAIT_S)):
         stream = [_from_stdin(raw)]
     return stream

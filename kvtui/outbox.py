@@ -22,20 +22,26 @@ TITLE_CHARACTERS = 60
 LONG_CHARACTERS = 200_000  # tokenising takes a moment that is felt
 
 
+def ticketed(config: WorkerConfig) -> WorkerConfig:
+    """With a ticket for a single prompt, so that a person is asked when it is too long. Of several, a faulty one is
+    named by its place and ends the start: later ones may follow it."""
+    if len(config.prompts) != 1 or config.prompts[0].ticket:
+        return config
+    return replace(config, prompts=[replace(config.prompts[0], ticket=uuid.uuid4().hex)])
+
+
 class Outbox:
     def __init__(self, app: KvtuiApp) -> None:
         self._app = app
         self._sent: dict[str, tuple[Prompt, str]] = {}  # by ticket, with the document's name
 
     def watch(self, config: WorkerConfig) -> WorkerConfig:
-        """A single prompt that the worker starts with is watched like one that is sent; of several, a faulty one says
-        where it is and ends the start."""
-        if len(config.prompts) != 1:
-            return config
-        prompt = config.prompts[0]
-        prompt = prompt if prompt.ticket else replace(prompt, ticket=uuid.uuid4().hex)
-        self._sent[prompt.ticket] = prompt, prompt.title
-        return replace(config, prompts=[prompt])
+        """What the worker starts with is watched like what is sent. Gives it back with tickets, see `ticketed`."""
+        config = ticketed(config)
+        for prompt in config.prompts:
+            if prompt.ticket:
+                self._sent[prompt.ticket] = prompt, prompt.title
+        return config
 
     def send(self, asked: Asked, *, follow_up: bool) -> None:
         name = asked.name if asked.name != PASTED else ""

@@ -180,6 +180,20 @@ def test_a_document_is_what_the_question_is_about(tmp_path):
     assert json.loads(done.stdout)["runs"][0]["prompt_tokens"] == len("Some words.\n\nWhich?")
 
 
+def test_a_document_that_is_too_long_names_the_option_that_cuts_it(tmp_path):
+    path = tmp_path / "d.txt"
+    path.write_text("x" * 600)
+    command = ["run", "--model", "fake", "--document", str(path), "--prompt", "Which?", "--engines", "vllm"]
+    refused = kvtui(*command)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "--truncate start, middle or end" in refused.stderr
+    cut = kvtui(*command, "--truncate", "end")
+    assert cut.returncode == 0
+    assert "tokens were cut off its end" in cut.stderr
+    assert "1. d.txt (384 tokens)" in cut.stdout
+
+
 def test_a_stdin_that_stays_silent_is_not_waited_for():
     reader, writer = os.pipe()
     try:
