@@ -232,7 +232,11 @@ class KvtuiApp(Dressing):
             self.notify(one_line(event.text), severity=SEVERITIES.get(event.level, "information"), markup=False)
 
     async def refresh_race(self) -> None:
-        """Shows the state as it is now."""
+        """Shows the state as it is now, on the race's screen or on the one over it that shows it, too."""
+        show_state = getattr(self.screen, "show_state", None)
+        if show_state is not None:
+            show_state(self.state)
+            return
         invitation = "paste a document, or ask …"
         if self._follows_up():
             invitation = "ask a follow-up, or paste a document (ctrl+n: new conversation)"
@@ -240,10 +244,6 @@ class KvtuiApp(Dressing):
             await self.race.show(
                 self.state, budget=self.budget, next_budget=self.next_budget, ended=self.ended, invitation=invitation
             )
-            # A screen over the race's that shows the same state says so by having this method.
-            show_state = getattr(self.screen, "show_state", None)
-            if show_state is not None:
-                show_state(self.state)
         except NoMatches:  # events may still come while the screen is taken down
             if self.race.is_running:
                 raise
@@ -372,14 +372,17 @@ class KvtuiApp(Dressing):
     def action_document(self) -> None:
         from kvtui.document_screen import DocumentScreen
 
-        self.push_screen(
-            DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked=not self.look.colors)
-        )
+        masked = not self.look.colors
+        screen = DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked)
+        self.push_screen(screen, self._race_again)
 
     def action_cache(self, place: Place | None = None) -> None:
         from kvtui.cache_screen import CacheScreen
 
-        self.push_screen(CacheScreen(self.state, self.catalogue, self.source.send, place))
+        self.push_screen(CacheScreen(self.state, self.catalogue, self.source.send, place), self._race_again)
+
+    async def _race_again(self, _: None) -> None:
+        await self.refresh_race()
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len
 
+from kvtui.cache_state import CacheState
 from kvtui.fading import Fading, Kind, faded
 from kvtui.layout import Layout
 from kvtui.literal import literal
@@ -30,8 +31,9 @@ class Reading:
         self.cursor = 0
         self.following = False
         self.search: Matches | None = None
+        self.edition = 0  # counts the layouts that were begun
         self.looks = 0  # how often `look` saw something new
-        self._whole: dict[str, tuple[object, Fading]] = {}
+        self._whole: dict[str, tuple[CacheState | None, int, Fading]] = {}
 
     @property
     def engines(self) -> list[str]:
@@ -53,7 +55,7 @@ class Reading:
             return
         before = self.script.text
         if not self.script.take(state.engines.get(source)):
-            self.layout = self._new_layout(self.layout.width)
+            self._begin_layout(self.layout.width)
             self._whole.clear()
             asked = self.script.parts[0].tokens if self.script.parts else 0
             prompt = self.script.ends[asked - 1] if asked else 0
@@ -69,7 +71,7 @@ class Reading:
         if self._source() != self.script.engine:
             self._turn_to(self._source())
         elif self.layout.dense != (engine == ALL):
-            self.layout = self._new_layout(self.layout.width)
+            self._begin_layout(self.layout.width)
             self._settle()
 
     def _source(self) -> str:
@@ -83,7 +85,7 @@ class Reading:
         before, top, cursor = self.script, self.script.token_of(self.top), self.cursor
         self.script = Manuscript(source)
         self.script.take(self.state.engines.get(source))
-        self.layout = self._new_layout(self.layout.width)
+        self._begin_layout(self.layout.width)
         self._whole.clear()
         if before.ends and self.script.ends:
             at_top = self.script.find(before.address_of(top))
@@ -98,15 +100,16 @@ class Reading:
     def resize(self, width: int, lines: int) -> None:
         """The token at the top stays there."""
         if width != self.layout.width:
-            self.layout = self._new_layout(width)
+            self._begin_layout(width)
         self.lines = max(1, lines)
         self._settle()
 
     # Laying out
 
-    def _new_layout(self, width: int) -> Layout:
+    def _begin_layout(self, width: int) -> None:
         """Where glyphs are under each line, empty ones would only take their place."""
-        return Layout(width, dense=self.engine == ALL)
+        self.layout = Layout(width, dense=self.engine == ALL)
+        self.edition += 1
 
     def _settle(self) -> None:
         """After any change: enough is laid out, the cursor and the top are where they may be."""
@@ -264,16 +267,14 @@ class Reading:
         for engine in self.engines:
             state = self.state.engines.get(engine)
             cache = state.cache if state is not None else None
-            seen = (id(cache), len(self.script))
-            if engine not in self._whole or self._whole[engine][0] != seen:
-                self._whole[engine] = (seen, self.fading(engine, range(len(self.script))))
+            before = self._whole.get(engine)
+            if before is None or before[0] is not cache or before[1] != len(self.script):
+                self._whole[engine] = (cache, len(self.script), self.fading(engine, range(len(self.script))))
                 self.looks += 1
 
     def whole(self, engine: str) -> Fading:
         """As it was at the last look."""
-        if engine not in self._whole:
-            return Fading.unread(len(self.script))
-        return self._whole[engine][1]
+        return self._whole[engine][2] if engine in self._whole else Fading.unread(len(self.script))
 
     def jump(self, *kinds: Kind) -> bool | None:
         """To the next run of such tokens in any of the engines that are shown. Returns whether that was around the

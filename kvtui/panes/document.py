@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 from rich.cells import cell_len
 from textual import events
 from textual.message import Message
@@ -13,6 +12,7 @@ from textual.message import Message
 from kvtui import palette
 from kvtui.fading import LEVELS, Fading, Kind
 from kvtui.literal import literal
+from kvtui.matches import Matches
 from kvtui.panes.ink import Ink, dots, glyph, name_of
 from kvtui.panes.lines import Lines, Piece, joined, pieces_len
 from kvtui.panes.minimap import Minimap
@@ -22,7 +22,8 @@ from kvtui.state import RunState
 WHEEL_LINES = 3
 NARROW = 48  # columns; with less there is no room for positions and the map
 SOON_S = 1 / 100
-PLAIN_LEVEL = LEVELS
+
+Look = tuple[int, int]  # of a token: kind, level
 
 
 class DocumentPane(Lines):
@@ -40,6 +41,8 @@ class DocumentPane(Lines):
         self._tokens = range(0)  # on the screen
         self._fading: dict[str, Fading] = {}
         self._laying_out = False
+        self._lines: dict[Any, list[list[Piece]]] = {}  # as they were drawn last, by `_line_key`
+        self._edition = 0  # of the layout that they belong to
 
     def show(self, state: RunState) -> None:
         self.reading.take(state)
@@ -83,7 +86,7 @@ class DocumentPane(Lines):
         search = reading.search
         return (
             palette.now.name,
-            (id(reading.script), len(reading.script), reading.top, reading.cursor, len(reading.layout)),
+            (reading.edition, len(reading.script), reading.top, reading.cursor, len(reading.layout)),
             (search.query, search.current, len(search)) if search is not None else None,
             (reading.engine, self.masked),
             self._map.key(),
@@ -94,26 +97,15 @@ class DocumentPane(Lines):
         reading = self.reading
         if reading.empty:
             return self._nothing(width, height)
-        self._ink.renew(self.masked)
-        kinds = {engine: seen.kinds.tolist() for engine, seen in self._fading.items()}
-        levels = {engine: seen.levels.tolist() for engine, seen in self._fading.items()}
+        if self._ink.renew(self.masked) or self._edition != reading.edition:
+            self._lines.clear()
+            self._edition = reading.edition
+        before, self._lines = self._lines, {}
         lines: list[list[Piece]] = []
         for line in reading.visible():
-            if reading.engine == ALL:
-                words, cells = self._words(line, None, None)
-                lines.append(self._place(line, cells) + words)
-                for engine in reading.engines:
-                    row = [
-                        (
-                            glyph(kinds[engine][token], levels[engine][token]) * count,
-                            self._ink.mark(engine, kinds[engine][token], levels[engine][token]),
-                        )
-                        for token, count in cells
-                    ]
-                    lines.append([self._labelled(engine), *joined(row)])
-            else:
-                words, cells = self._words(line, kinds[reading.engine], levels[reading.engine])
-                lines.append(self._place(line, cells) + words)
+            key = self._line_key(line)
+            self._lines[key] = before.get(key) or self._draw_line(line)
+            lines += self._lines[key]
         if not self._map_width():
             return lines
         beside = self._map.draw(height, self._tokens)
@@ -132,67 +124,92 @@ class DocumentPane(Lines):
 
     # A line's parts
 
-    def _place(self, line: int, cells: list[tuple[int, int]]) -> list[Piece]:
-        """Before a line (`cells` as of `_words`): the position of its first token, what became of most of its tokens,
-        prompt or answer."""
-        reading, script, dim = self.reading, self.reading.script, palette.style(palette.now.dim)
-        tokens = range(cells[0][0], cells[-1][0] + 1) if cells else reading.tokens_of(range(line, line + 1))
-        part = script.part_of(tokens.start)
+    def _line_key(self, line: int) -> Any:
+        """What the look of one line depends on: scrolling draws only those that come into sight."""
+        reading, search = self.reading, self.reading.search
+        tokens = reading.tokens_of(range(line, line + 1))
+        first, end = tokens.start - self._tokens.start, tokens.stop - self._tokens.start
+        found = (search.query, search.current) if search is not None else None
+        fading = [s.kinds[first:end].tobytes() + s.levels[first:end].tobytes() for s in self._fading.values()]
+        return line, tokens, self._gutter(), reading.cursor if reading.cursor in tokens else None, found, *fading
+
+    def _draw_line(self, line: int) -> list[list[Piece]]:
+        """The text, and with all engines what each of them has of it."""
+        reading, tokens = self.reading, self.reading.tokens_of(range(line, line + 1))
+        first, end = tokens.start - self._tokens.start, tokens.stop - self._tokens.start
+        looks = {
+            engine: list(zip(seen.kinds[first:end].tolist(), seen.levels[first:end].tolist(), strict=True))
+            for engine, seen in self._fading.items()
+        }
+        if reading.engine == ALL:
+            words, cells = self._words(line, tokens, [(Kind.KEPT, LEVELS)] * len(tokens))
+            rows = [self._glyphs(engine, cells, looks[engine]) for engine in reading.engines]
+            return [self._place(tokens, cells, None) + words, *rows]
+        words, cells = self._words(line, tokens, looks[reading.engine])
+        return [self._place(tokens, cells, looks[reading.engine]) + words]
+
+    def _place(self, tokens: range, cells: list[int], looks: list[Look] | None) -> list[Piece]:
+        """Before a line: the position of its first token, what became of most of its tokens, prompt or answer."""
+        script, dim = self.reading.script, palette.style(palette.now.dim)
         answer = palette.style(palette.engine_color(script.engine), bold=True)
-        bar = ("┃", answer) if part.answer else ("│", palette.style(palette.now.faint))
+        bar = ("┃", answer) if script.part_of(tokens.start).answer else ("│", palette.style(palette.now.faint))
         mark: Piece = (" ", dim)
-        if reading.engine != ALL and cells:
-            first = tokens.start - self._tokens.start
-            seen = self._fading[reading.engine].kinds[first : first + len(tokens)]
-            kind = Kind.ANCHOR if (seen == Kind.ANCHOR).any() else Kind(int(np.bincount(seen).argmax()))
-            mark = (glyph(kind), self._ink.mark(reading.engine, kind, LEVELS // 2 if kind == Kind.THINNED else LEVELS))
+        if looks is not None and cells:
+            kinds = [kind for kind, _ in looks[: len(cells)]]
+            most = Kind.ANCHOR if Kind.ANCHOR in kinds else max(kinds, key=kinds.count)
+            level = LEVELS // 2 if most == Kind.THINNED else LEVELS
+            mark = (glyph(most), self._ink.mark(script.engine, most, level))
         if self.size.width < NARROW:
             return [mark, bar]
         position = f"{script.position_of(tokens.start):,}" if cells else ""
         return [(f"{position:>{self._gutter() - 4}} ", dim), mark, bar, (" ", dim)]
 
-    def _labelled(self, engine: str) -> Piece:
-        """Before a line of glyphs."""
+    def _glyphs(self, engine: str, cells: list[int], looks: list[Look]) -> list[Piece]:
+        """Under a line: what an engine has of each token."""
         gutter = self._gutter()
-        return f"{name_of(engine)[: gutter - 1]:>{gutter - 1}} ", palette.style(palette.engine_color(engine))
+        name = f"{name_of(engine)[: gutter - 1]:>{gutter - 1}} ", palette.style(palette.engine_color(engine))
+        row = [(glyph(*look) * count, self._ink.mark(engine, *look)) for look, count in zip(looks, cells, strict=False)]
+        return [name, *joined(row)]
 
-    def _words(
-        self, line: int, kinds: list[int] | None, levels: list[int] | None
-    ) -> tuple[list[Piece], list[tuple[int, int]]]:
-        """A line's text, and how many cells of it each token has. Without `kinds`, no word is brighter than another."""
-        script, first = self.reading.script, self._tokens.start
+    def _words(self, line: int, tokens: range, looks: list[Look]) -> tuple[list[Piece], list[int]]:
+        """A line's text, and how many cells of it each token has; those of space at its end have none."""
+        script, cursor = self.reading.script, self.reading.cursor
         start, end = self.reading.layout.span(line)
-        end = start + len(script.text[start:end].rstrip(" \t\n"))
+        text = script.text[start:end].rstrip(" \t\n")
+        end = start + len(text)
+        plain = text.isascii() and text.isprintable()
         pieces: list[Piece] = []
-        cells: list[tuple[int, int]] = []
-        token, at = script.token_of(start), start
-        while at < end:
-            stop = min(script.ends[token], end)
+        cells: list[int] = []
+        at = start
+        for token, (kind, level) in zip(tokens, looks, strict=True):
+            if at >= end:
+                break
+            stop = max(at, min(script.ends[token], end))
             count = 0
-            kind = kinds[token - first] if kinds is not None else Kind.KEPT
-            level = levels[token - first] if levels is not None else PLAIN_LEVEL
             for begin, finish, match in self._marked(at, stop):
-                shown = literal(script.text[begin:finish])
-                count += cell_len(shown)
+                shown = text[begin - start : finish - start]
+                if not plain:
+                    shown = literal(shown)
+                count += len(shown) if plain else cell_len(shown)
                 if kind == Kind.EVICTED and self.masked and not match:
                     shown = dots(shown)
                 pieces.append((shown, self._ink.word(kind, level, cursor=self._cursor(token), match=match)))
-            cells.append((token, count))
-            at, token = max(at, stop), token + 1
-        if line == self.reading.line_of(self.reading.cursor) and script.span(self.reading.cursor)[0] >= end:
-            space = "⏎" if "\n" in script.text[end : script.span(self.reading.cursor)[1]] else "␣"
-            pieces.append((space, self._ink.word(Kind.KEPT, PLAIN_LEVEL, cursor=self._cursor(self.reading.cursor))))
+            cells.append(count)
+            at = stop
+        if cursor in tokens and script.span(cursor)[0] >= end and line == self.reading.line_of(cursor):
+            space = "⏎" if "\n" in script.text[end : script.span(cursor)[1]] else "␣"
+            pieces.append((space, self._ink.word(Kind.KEPT, LEVELS, cursor=self._cursor(cursor))))
         return joined(pieces), cells
 
     def _cursor(self, token: int) -> str:
         return palette.engine_color(self.reading.script.engine) if token == self.reading.cursor else ""
 
-    def _marked(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    def _marked(self, start: int, end: int) -> Iterable[tuple[int, int, int]]:
         """Pieces of `start .. end` that a search has found (1; 2 for its current match) or not (0)."""
         search = self.reading.search
-        if search is None or start >= end:
-            yield start, end, 0
-            return
+        return [(start, end, 0)] if search is None or start >= end else self._split(search, start, end)
+
+    def _split(self, search: Matches, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         for begin, finish, number in search.within(start, end):
             if start < begin:
                 yield start, begin, 0

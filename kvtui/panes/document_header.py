@@ -22,7 +22,7 @@ class DocumentHeader(Lines):
 
     def key(self) -> Any:
         reading, visible = self._reading, self._reading.visible()
-        shown = (visible.start, visible.stop, len(reading.script), len(reading.layout))
+        shown = (reading.edition, visible.start, visible.stop, len(reading.script))
         return palette.now.name, reading.engine, list(reading.state.engines), reading.looks, shown
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:

@@ -57,11 +57,13 @@ class Ink:
         self.masked = False
         self._made: dict[Any, Style] = {}
 
-    def renew(self, masked: bool) -> None:
-        """Before drawing: the palette may be another one by now."""
-        if self.palette is not palette.now or self.masked != masked:
-            self.palette, self.masked = palette.now, masked
-            self._made.clear()
+    def renew(self, masked: bool) -> bool:
+        """Before drawing: the palette may be another one by now. Returns whether anything is."""
+        if self.palette is palette.now and self.masked == masked:
+            return False
+        self.palette, self.masked = palette.now, masked
+        self._made.clear()
+        return True
 
     def word(self, kind: int, level: int, *, cursor: str = "", match: int = 0) -> Style:
         """`cursor` is a colour where the cursor is, `match` 1 for what a search found and 2 for the current one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ class Minimap:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
+        self._bars: tuple[Any, list[list[Piece]]] = (None, [])
 
     @property
     def width(self) -> int:
@@ -39,12 +41,13 @@ class Minimap:
         for y in range(height):
             here = edges[y] < visible.stop and edges[y + 1] > visible.start
             lines.append([("┃", thumb) if here else ("│", track)])
-        cells = 1 if reading.engine == ALL else 2
-        for engine in reading.engines:
-            whole = reading.whole(engine)
-            for y in range(height):
-                lines[y].append(_bar(whole, engine, int(edges[y]), max(int(edges[y]) + 1, int(edges[y + 1])), cells))
-        return lines
+        key = (reading.looks, reading.engine, height, palette.now.name)
+        if self._bars[0] != key:
+            cells = 1 if reading.engine == ALL else 2
+            stretches = [(int(a), max(int(a) + 1, int(b))) for a, b in pairwise(edges)]
+            whole = [(reading.whole(engine), engine) for engine in reading.engines]
+            self._bars = key, [[_bar(seen, engine, *stretch, cells) for seen, engine in whole] for stretch in stretches]
+        return [line + bars for line, bars in zip(lines, self._bars[1], strict=True)]
 
 
 def _bar(whole: Fading, engine: str, first: int, end: int, cells: int) -> Piece:
