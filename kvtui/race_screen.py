@@ -57,6 +57,7 @@ class RaceScreen(Screen[None]):
         self._columns: list[Column] = []
         self._state = RunState()
         self._turn = self._turn_before = 0
+        self.jumped = False  # the next state does not follow from the last: figures have to jump at once, too
         self.header, self._splash = Header(config), Splash(config.model, config.engines)
         self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
         self.captions, self.composer = CaptionBar(), Composer()
@@ -90,9 +91,9 @@ class RaceScreen(Screen[None]):
         self.composer.invite(invitation, state.started.context_limit if state.started else None)
         self.header.show(state, budget=budget, next_budget=next_budget, ended=ended)
         self._prompts.show(state)
-        self.captions.show(state)
         if state.started is None:
             self._splash.show(state)
+            self.captions.show(state)
             return
         if list(state.engines) != self._engines:
             await self._rebuild(list(state.engines))
@@ -100,7 +101,11 @@ class RaceScreen(Screen[None]):
         for column in self._columns:
             if column.display:
                 column.show_text(state)
-        self._show_some_figures()
+        if self.jumped:
+            self.jumped = False
+            self._show_figures()
+        else:
+            self._show_some_figures()
 
     def _show_some_figures(self) -> None:
         """Figures of one column a frame, in turn: nobody reads them faster, all at once would hold up keys three times
@@ -114,7 +119,7 @@ class RaceScreen(Screen[None]):
             self._show_rest()
 
     def _catch_up(self) -> None:
-        if self._turn == self._turn_before:
+        if self._turn == self._turn_before and self.is_current:
             self._show_figures()
         self._turn_before = self._turn
 
@@ -126,6 +131,7 @@ class RaceScreen(Screen[None]):
 
     def _show_rest(self) -> None:
         self._verdict.show(self._state)
+        self.captions.show(self._state)
         if self.has_class("-narrow"):
             self._label_tabs()
 
