@@ -217,6 +217,7 @@ class KvtuiApp(Dressing):
         for screen in self.screen_stack:
             for pane in screen.query(Lines):
                 pane.forget()
+        self.race.jumped = True
 
     def _apply(self, event: events.AnyEvent) -> None:
         try:
@@ -233,6 +234,8 @@ class KvtuiApp(Dressing):
 
     async def refresh_race(self) -> None:
         """Shows the state as it is now, on the race's screen or on the one over it that shows it, too."""
+        if not self.screen_stack:  # events may still come while the screens are taken down
+            return
         show_state = getattr(self.screen, "show_state", None)
         if show_state is not None:
             show_state(self.state)

@@ -35,6 +35,7 @@ def take(app: App[Any]) -> None:
 def to_svg(app: App[Any]) -> str:
     """The screen as it is now."""
     svg = _WEB_FONTS.sub("", app.export_screenshot(title=app.title))
+    svg = svg.replace("<svg ", '<svg xml:space="preserve" ', 1)  # some programs drop spaces at the edges else
     svg = svg.replace("Fira Code, monospace", _FONTS).replace("font-size: 20px", _FONT_SIZE)
     return _NOT_XML.sub("�", svg)
 

@@ -14,8 +14,7 @@ from engines import commands, events
 from kvtui import figures, palette
 from kvtui.app import KvtuiApp
 from kvtui.help_screen import HelpScreen
-from kvtui.messages import Asked
-from kvtui.panes.header import Header
+from kvtui.messages import Asked, FirstFrame
 from kvtui.panes.lines import Piece
 from kvtui.panes.scrubber import Scrubber
 from kvtui.replay import TraceSource
@@ -56,11 +55,11 @@ class ReplayApp(KvtuiApp):
         super().__init__(config_of(source.reader), source, **options)
         self.recording = source
         self._scrubber = Scrubber()
-
-    async def on_mount(self) -> None:
-        self._header = self.race.query_one(Header)
-        self._header.replayed = self._place
+        self.race.header.replayed = self._place
         self.race.composer.display = False
+
+    @on(FirstFrame)
+    async def _mount_scrubber(self) -> None:
         await self.race.mount(self._scrubber, after=self.race.composer)
         self.set_interval(LOOK_EVERY_S, self._show_place)
 
@@ -70,7 +69,7 @@ class ReplayApp(KvtuiApp):
 
     def _show_place(self) -> None:
         """Time goes on where nothing was said, too."""
-        self._header.redraw()
+        self.race.header.redraw()
         recording = self.recording
         self._scrubber.show(recording.position_s / recording.duration_s if recording.duration_s else 1.0)
 

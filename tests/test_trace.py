@@ -1,0 +1,247 @@
+"""Traces on disk: what is written is what is read, and nothing else is ever taken for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import tracemalloc
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engines import commands, events, frames
+from engines.errors import BadRequest
+from kvtui import trace
+from kvtui.trace import TraceReader, TraceWriter, TracingSource
+from tests.scripted_source import ScriptedSource
+from tests.synthetic import started, whole_race
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def write(path: Path, batches: list[list[events.AnyEvent]], step_s: float = 0.5) -> Path:
+    clock = Clock()
+    writer = TraceWriter(path, clock)
+    for batch in batches:
+        assert writer.write(batch) == ""
+        clock.now_s += step_s
+    writer.close()
+    return path
+
+
+def notes(count: int) -> list[list[events.AnyEvent]]:
+    return [[events.Notice(level="info", text=f"note {i}")] for i in range(count)]
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    return write(tmp_path / "short.kvtrace", notes(6))
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    race = whole_race(prompt_tokens=64, new_tokens=8)
+    batches = [race[i : i + 7] for i in range(0, len(race), 7)]
+    reader = TraceReader(write(tmp_path / "run.kvtrace", batches))
+    assert list(reader) == batches
+    assert len(reader) == len(batches)
+    assert [reader.at_s(i) for i in range(3)] == [0.0, 0.5, 1.0]
+    assert reader.duration_s == 0.5 * (len(batches) - 1)
+    assert [reader.frames_until(s) for s in (-1, 0, 0.4, 0.5, 1e9)] == [0, 1, 1, 2, len(batches)]
+    assert reader.header.schema == events.SCHEMA_VERSION
+    assert not reader.cut_off
+
+
+def test_a_trace_cut_off_anywhere_plays_to_where_it_ends(short: Path, tmp_path: Path) -> None:
+    whole, raw = list(TraceReader(short)), short.read_bytes()
+    cut, seen = tmp_path / "cut.kvtrace", set()
+    for size in range(len(raw)):
+        cut.write_bytes(raw[:size])
+        try:
+            reader = TraceReader(cut)
+        except BadRequest as fault:
+            assert "\n" not in str(fault)
+            assert not seen, "a longer beginning than one that played"
+        else:
+            assert list(reader) == whole[: len(reader)]
+            seen.add(len(reader))
+    assert seen == {1, 2, 3, 4, 5}
+
+
+def test_damage_anywhere_is_one_line_and_never_other_events(short: Path, tmp_path: Path) -> None:
+    whole, raw = list(TraceReader(short)), short.read_bytes()
+    damaged, refused = tmp_path / "damaged.kvtrace", 0
+    for place in range(len(raw)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged.write_bytes(raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :])
+            try:
+                assert list(TraceReader(damaged)) == whole
+            except BadRequest as fault:
+                assert "\n" not in str(fault)
+                refused += 1
+    header = struct.unpack("<I", raw[:4])[0] + 4
+    assert refused >= 3 * (len(raw) - header)  # of the header, only what is told about the run may change
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 300, b"\xff" * 300, os.urandom(300), b"not msgpack at all " * 20])
+def test_garbage_between_frames_is_found_when_the_trace_is_opened(short: Path, garbage: bytes) -> None:
+    raw = short.read_bytes()
+    short.write_bytes(raw[:-80] + garbage + raw[-80:])
+    with pytest.raises(BadRequest, match=r"short\.kvtrace is damaged .* s in \(byte [\d,]+\)$"):
+        TraceReader(short)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "is empty"),
+        (b"\x01", "is not a kvtui trace"),
+        (b"A page of text, not a trace.\n" * 50, "is not a kvtui trace"),
+        (bytes(4000), "is not a kvtui trace"),
+        (b"\x7fELF" + os.urandom(4000), "is not a kvtui trace"),
+        (struct.pack("<I", 0xFFFFFFFF) + bytes(100), "is not a kvtui trace"),
+        (struct.pack("<I", 5) + b"\xa4only", "is not a kvtui trace"),
+    ],
+)
+def test_what_is_no_trace_is_said_in_one_line(raw: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.file"
+    path.write_bytes(raw)
+    with pytest.raises(BadRequest) as fault:
+        TraceReader(path)
+    assert str(fault.value) == f"{path} {said}"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="cannot read .*No such file"):
+        TraceReader(tmp_path / "nowhere")
+    with pytest.raises(BadRequest, match="is not a file"):
+        TraceReader(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadRequest, match="is not a file"):
+        TraceReader(tmp_path / "pipe")
+
+
+def test_another_schema_version_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "old.kvtrace"
+    header = trace.TraceHeader(magic=trace.MAGIC, schema=9999, kvtui="7.0\x1b[2J", recorded="2031")
+    with path.open("wb") as file:
+        frames.write_frame(file, msgspec.msgpack.encode(header))
+        frames.write_frame(file, b"whatever comes then")
+    with pytest.raises(BadRequest, match="has events of schema 9999, from kvtui 7.0␛") as fault:
+        TraceReader(path)
+    assert f"plays schema {events.SCHEMA_VERSION}" in str(fault.value)
+
+
+@pytest.mark.parametrize("size", [0x7FFFFFFF, 0x0FFFFFFF])
+def test_absurd_lengths_take_no_memory(short: Path, size: int) -> None:
+    """Also with a checksum that fits: then the frame counts as cut off."""
+    head = trace.HEAD.pack(9.0, 0, 0)[:-4]
+    check = trace.zlib.crc32(head, trace.zlib.crc32(struct.pack("<I", size)))
+    with short.open("ab") as file:
+        file.write(struct.pack("<I", size) + head + struct.pack("<I", check) + bytes(100))
+    tracemalloc.start()
+    try:
+        if size > frames.MAX_FRAME_BYTES:
+            with pytest.raises(BadRequest, match="damaged"):
+                TraceReader(short)
+        else:
+            reader = TraceReader(short)
+            assert (len(reader), reader.cut_off) == (6, True)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("at_s", [float("nan"), float("inf"), -1.0])
+def test_impossible_times_are_damage(at_s: float, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.kvtrace", notes(1))
+    with path.open("ab") as file:
+        frames.write_frame(file, trace.pack(at_s, events.encode(notes(1)[0])))
+    with pytest.raises(BadRequest, match="damaged"):
+        TraceReader(path)
+
+
+def test_events_that_are_none_are_found_when_they_are_played(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.kvtrace", notes(1))
+    with path.open("ab") as file:
+        frames.write_frame(file, trace.pack(3.0, b"\x91\x81\xa4type\xa6Nobody"))
+    reader = TraceReader(path)
+    assert len(reader) == 2
+    with pytest.raises(BadRequest, match=r"is damaged 3\.0 s in: "):
+        reader.events(1)
+
+
+def test_a_run_that_is_killed_leaves_all_that_happened(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "run.kvtrace")
+    for batch in notes(3):
+        writer.write(batch)
+    copy = shutil.copy(tmp_path / "run.kvtrace", tmp_path / "as a crash would leave it")
+    assert list(TraceReader(Path(copy))) == notes(3)
+    writer.close()
+
+
+def test_a_document_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "thesis.md"
+    path.write_text("Years of work.")
+    with pytest.raises(BadRequest, match=r"thesis\.md exists and is not a trace"):
+        TraceWriter(path)
+    assert path.read_text() == "Years of work."
+    again = write(tmp_path / "run.kvtrace", notes(5))
+    assert len(TraceReader(write(again, notes(2)))) == 2  # a trace may be
+
+
+def test_a_folder_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match=r"cannot write .*run\.kvtrace: No such file"):
+        TraceWriter(tmp_path / "nowhere" / "run.kvtrace")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_ends_the_trace_with_one_notice_and_the_run_goes_on() -> None:
+    source = TracingSource(ScriptedSource([started()], *notes(3)), TraceWriter(Path("/dev/full")))
+    source.start()
+    said = [event for _ in range(4) for event in source.receive(1.0)]
+    texts = [event.text for event in said if isinstance(event, events.Notice)]
+    ended = "the trace full ends here (No space left on device); the run goes on"
+    assert texts == [ended, "note 0", "note 1", "note 2"]
+    source.close()
+
+
+def test_a_trace_that_is_deleted_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "run.kvtrace"
+    writer = TraceWriter(path)
+    assert writer.write(notes(1)[0]) == ""
+    path.unlink()
+    assert "it was deleted" in writer.write(notes(1)[0])
+    assert writer.write(notes(1)[0]) == ""
+
+
+def test_a_tracing_source_passes_everything_on(tmp_path: Path) -> None:
+    inner = ScriptedSource([started()], *notes(1))
+    source = TracingSource(inner, TraceWriter(tmp_path / "run.kvtrace"))
+    source.start()
+    assert [list(source.receive(1.0)), list(source.receive(1.0)), list(source.receive(0.01))] == [
+        [started()],
+        *notes(1),
+        [],
+    ]
+    source.send(commands.Pause())
+    assert inner.sent == [commands.Pause()]
+    assert source.log_path == inner.log_path
+    source.close()
+    assert inner.closed
+    assert list(TraceReader(tmp_path / "run.kvtrace")) == [[started()], *notes(1)]
+
+
+def test_the_trace_that_ships_is_small_and_whole() -> None:
+    path = Path(trace.__file__).with_name("data") / "demo.kvtrace"
+    reader = TraceReader(path)
+    assert path.stat().st_size < 1_500_000
+    assert not reader.cut_off
+    assert isinstance(next(iter(reader))[0], events.RunStarted)  # the race at once, no loading
