@@ -74,9 +74,7 @@ class CacheScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield self._title
-        yield self._box
-        yield self._ruler
-        yield self._inspector
+        yield Vertical(self._box, self._ruler, self._inspector)
         yield Legend()
         yield Footer(compact=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.cells import set_cell_size
 from textual import events
 from textual.message import Message
 
@@ -16,7 +17,7 @@ from kvtui.panes.lines import Lines, Piece, overlaid, pieces_len, rule
 from kvtui.state import EngineState
 
 GUTTER = 5
-GUTTER_FROM = 40  # cells of width, from which on rows are numbered
+GUTTER_FROM = 16  # cells of width, from which on rows are numbered
 RULE_FROM = 3  # lines of height, from which on a picture has a line of its own for its name
 HERE, HERE_COLUMN = "╋", "▼"
 
@@ -81,19 +82,26 @@ class CachePicture(Lines):
                 line = overlaid(line, column, (HERE, strong))
             lines.append([*self._margin(y, here, row, sources, rows, margin, named), *line])
         if not marks:
-            lines.append([(" " * margin + "nothing to show yet", palette.style(palette.now.dim, italic=True))])
+            nothing = ("nothing to show yet", palette.style(palette.now.dim, italic=True))
+            lines.append([(" " * margin, nothing[1]) if named else self._short_name(margin), nothing])
         return lines
 
     def _rule(self, width: int, cursor: int) -> list[Piece]:
         """The engine's name and, in few words, what became of its entries; the cursor's column between."""
         color, dim = palette.engine_color(self.engine), palette.style(palette.now.dim)
-        name = one_line(self._state.label) if self._state is not None else ENGINE_LABELS.get(self.engine, self.engine)
-        named: list[Piece] = [(f" {self.number} {name} ", palette.style(palette.now.background, color, bold=True))]
-        named.append((f"  {self._facts()} ", dim))
+        strong = palette.style(palette.now.background, color, bold=True)
+        named: list[Piece] = [(f" {self.number} {self._label()} ", strong), (f"  {self._facts()} ", dim)]
         line = rule(named, [], width)
         if cursor > pieces_len(named):
             line = overlaid(line, cursor, (HERE_COLUMN, palette.style(palette.now.foreground, bold=True)))
         return line
+
+    def _label(self) -> str:
+        return one_line(self._state.label) if self._state is not None else ENGINE_LABELS.get(self.engine, self.engine)
+
+    def _short_name(self, width: int) -> Piece:
+        name = set_cell_size(self._label(), max(0, width - 1))
+        return f"{name} "[:width], palette.style(palette.engine_color(self.engine), bold=True)
 
     def _facts(self) -> str:
         cache = self._state.cache if self._state is not None else None
@@ -142,8 +150,7 @@ class CachePicture(Lines):
         if not margin:
             return []
         if not named and y == 0:
-            short = f"{(self._state.label if self._state is not None else self.engine)[: margin - 1]:<{margin}}"
-            return [(short, palette.style(palette.engine_color(self.engine), bold=True))]
+            return [self._short_name(margin)]
         if y == here and row is not None:
             return [(f"{row + 1:>{margin - 2}} ▸", palette.style(palette.now.foreground, bold=True))]
         last = (rows - 1) // 2
