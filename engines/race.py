@@ -112,7 +112,7 @@ class Race:
     def _handle(self, command: AnyCommand) -> None:
         match command:
             case Submit(prompts=prompts):
-                self._stream.append(prompts)
+                self._stream.append(prompts, self._conversation_tokens() or 0)
             case Pause():
                 self._paused = True
                 self._show(whole=True)
@@ -163,10 +163,13 @@ class Race:
         check_knobs(wanted)
         self._wanted = wanted
 
+    def _conversation_tokens(self) -> int | None:
+        """Of the present conversation, in the engine where it is longest; None between two."""
+        return max(lane.conversation_tokens for lane in self._lanes) if self._in_conversation else None
+
     def _start_round(self) -> None:
         """The next prompt, in all lanes, from the same clock; or none, if it turns out not to fit."""
-        following = max(lane.conversation_tokens for lane in self._lanes) if self._in_conversation else None
-        taken = self._stream.take(following)
+        taken = self._stream.take(self._conversation_tokens())
         if taken is None:
             return
         request, prompt, rendered = taken

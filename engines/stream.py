@@ -40,9 +40,11 @@ class Stream:
     def new_tokens(self, prompt: Prompt) -> int:
         return self._config.max_new_tokens if prompt.max_new_tokens is None else prompt.max_new_tokens
 
-    def append(self, prompts: list[Prompt]) -> None:
+    def append(self, prompts: list[Prompt], conversation_tokens: int = 0) -> None:
         """All of them or none: rendered at once, so that a faulty one is refused before anything runs. Only one that is
-        too long and has a ticket is left out by itself: a person will be asked where to cut it. Raises BadRequest."""
+        too long and has a ticket is left out by itself: a person will be asked where to cut it. A follow-up that is too
+        long for any conversation need not wait for the present one of `conversation_tokens` to end. Raises BadRequest.
+        """
         accepted = []
         for index, prompt in enumerate(prompts, start=len(self._prompts)):
             try:
@@ -51,7 +53,8 @@ class Stream:
                 accepted.append((prompt, self._render(prompt)))
             except BadRequest as fault:
                 if isinstance(fault, PromptTooLong) and prompt.ticket:
-                    self._refuse(prompt, fault.tokens, self._limit)
+                    before = conversation_tokens if prompt.follow_up else 0
+                    self._refuse(prompt, fault.tokens, self._limit - before)
                     continue
                 many = len(prompts) > 1
                 raise BadRequest(f"prompt {index + 1}: {fault}" if many else str(fault)) from fault
@@ -83,9 +86,12 @@ class Stream:
         return index, prompt, fitted
 
     def _render(self, prompt: Prompt) -> Rendered:
-        """As it would be in an empty context; a follow-up is fitted in when its turn comes."""
+        """As it would be in an empty context; a follow-up is fitted in when its turn comes, if any context can hold it."""
         if prompt.follow_up:
-            return self._chat.render_follow_up(prompt)
+            rendered = self._chat.render_follow_up(prompt)
+            if prompt.ticket and not self._place(prompt) and len(rendered.token_ids) > self._limit:
+                raise PromptTooLong(len(rendered.token_ids), self._limit)
+            return rendered
         if place := self._place(prompt):
             return self._chat.render(prompt, truncate_to=self._room(prompt, self._limit), cut=place)
         return self._chat.render(prompt)

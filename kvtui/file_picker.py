@@ -156,5 +156,5 @@ def entries_of(folder: Path) -> list[Entry]:
 def _line(entry: Entry) -> Content:
     name = one_line(entry.name)
     if entry.is_folder:
-        return Content.styled(f"{name}/", "bold")
-    return Content.assemble(name, (f"  {figures.size(entry.size_bytes)}", "dim"))
+        return Content.assemble(f"{'':9}  ", (f"{name}/", "bold"))
+    return Content.assemble((f"{figures.size(entry.size_bytes):>9}  ", "dim"), name)

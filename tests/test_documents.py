@@ -202,7 +202,7 @@ async def test_a_file_is_picked_by_walking_and_typing(folder: Path, monkeypatch:
     async with app.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "paste a document, or ask")
         await pilot.press("ctrl+o")
-        await shows(pilot, "moby dick.txt  17 B")
+        await shows(pilot, "17 B  moby dick.txt")
         assert ".hidden" not in screen_text(app)
         assert "␛[2Jevil" in screen_text(app)
         await pilot.press("n", "enter")  # into notes/

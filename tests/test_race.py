@@ -309,7 +309,7 @@ def test_without_an_observer_no_picture_is_made():
     ("knobs", "said"),
     [
         ({"engines": ["vllm", "vllm"]}, "named twice"),
-        ({"engines": ["tgi"]}, "known are vllm, h2o, infinigen"),
+        ({"engines": ["tgi"]}, "known are vllm, h2o, h2o+, infinigen"),
         ({"engines": []}, "no engine"),
         ({"budget": 0.0}, "budget"),
         ({"budget": float("nan")}, "budget"),
@@ -388,6 +388,15 @@ def test_a_follow_up_has_the_room_that_the_fullest_engine_has_left():
         assert "y\n[…]\n\nwhy?" in submitted.text
     new_tokens = {len(course.of(Token, engine=engine, request=1)) for engine in ("vllm", "h2o")}
     assert new_tokens == {min(len(ANSWER), 20), 20}
+
+
+def test_a_follow_up_that_no_conversation_has_room_for_does_not_wait_for_its_turn():
+    course = Course(Prompt(text="one"))
+    course.race.advance()
+    course.race.handle(Submit(prompts=[Prompt(text="y" * 5000, follow_up=True, ticket="t1")]))
+    assert course.of(TooLong)[0].room_tokens < 512 - 128
+    course.finish()
+    assert len(course.of(Submitted)) == 1
 
 
 def test_a_follow_up_in_a_file_is_cut_when_the_command_line_says_so():

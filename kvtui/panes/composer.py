@@ -153,6 +153,7 @@ class Composer(Horizontal):
         if since is not None:
             self._add(since)
         self.input.value = " ".join(part for part in (question, self.input.value) if part)
+        self.input.cursor_position = len(self.input.value)
 
     def _add(self, document: Document) -> None:
         self._set_document(self._document.followed_by(document) if self._document else document)
