@@ -54,7 +54,7 @@ class Facts:
     """One engine's. `cells` counts the states of what the place stands for: `unit`s ("layer", "head"), or a single
     cell (""); it is empty where the cache has no such position. `since_tokens` is how long the context was when the
     state (of any of the layers) last changed; `since` says what the engine was doing then. `as_of_tokens` is how long
-    the context was when the heads were seen, where that is not now."""
+    the context was when the mass of the heads was seen, where that is not now."""
 
     engine: str
     label: str
@@ -92,12 +92,13 @@ def _facts(engine: EngineState, state: RunState, place: Place) -> Facts:
         return Facts(engine.id, engine.label, word)
     if place.layer is None or not 0 <= place.layer < cache.layers:
         return _all_layers(engine, word, cache, place.position)
-    return _one_layer(engine, word, cache, place, place.layer)
+    kv_heads = state.started.kv_heads if state.started is not None else 0
+    return _one_layer(engine, word, cache, place, place.layer, kv_heads)
 
 
 def _all_layers(engine: EngineState, word: Word | None, cache: CacheState, position: int) -> Facts:
     column = cache.cells[:, position].tolist()
-    cells = Counter(KvState(min(cell & 7, len(KvState) - 1)) for cell in column)
+    cells = Counter(_state(cell & 7) for cell in column)
     since = int(cache.since[:, position].max())
     return Facts(
         engine.id,
@@ -112,25 +113,25 @@ def _all_layers(engine: EngineState, word: Word | None, cache: CacheState, posit
     )
 
 
-def _one_layer(engine: EngineState, word: Word | None, cache: CacheState, place: Place, layer: int) -> Facts:
+def _one_layer(
+    engine: EngineState, word: Word | None, cache: CacheState, place: Place, layer: int, kv_heads: int
+) -> Facts:
     position = place.position
+    since = int(cache.since[layer, position])
     heads = cache.heads.get(layer)
     if heads is not None and position >= heads.tokens:
         heads = None
-    cell = int(cache.cells[layer, position])
-    cells: tuple[tuple[KvState, int], ...] = ((KvState(min(cell & 7, len(KvState) - 1)), 1),)
-    unit, share, mass = "", cell_share(cell), _bin_mass(cache, position, layer)
+    cells, share = _cells_of(int(cache.cells[layer, position]), kv_heads), cell_share(int(cache.cells[layer, position]))
+    unit, mass = "head" if sum(count for _, count in cells) > 1 else "", _bin_mass(cache, position, layer)
     if heads is not None:
-        seen = heads.states[:, position].tolist()
-        if place.head is not None and 0 <= place.head < len(seen):
-            seen = [seen[place.head]]
-        else:
-            unit = "head"
-        cells = tuple(sorted(Counter(KvState(min(s, len(KvState) - 1)) for s in seen).items()))
-        share = sum(state in ON_DEVICE for state in map(KvState, seen)) / len(seen)
         mass = _head_mass(heads, position, place.head)
-    since = int(cache.since[layer, position])
-    stale = heads is not None and heads.tokens != cache.tokens
+        if since <= heads.tokens:  # still as it was when the heads were seen
+            seen = [_state(state) for state in heads.states[:, position].tolist()]
+            unit = "head"
+            if place.head is not None and 0 <= place.head < len(seen):
+                seen, unit = [seen[place.head]], ""
+            cells = tuple(sorted(Counter(seen).items()))
+            share = sum(state in ON_DEVICE for state in seen) / len(seen)
     return Facts(
         engine.id,
         engine.label,
@@ -141,8 +142,21 @@ def _one_layer(engine: EngineState, word: Word | None, cache: CacheState, place:
         mass,
         since,
         _since(engine, since),
-        heads.tokens if heads is not None and stale else None,
+        heads.tokens if heads is not None and heads.tokens != cache.tokens else None,
     )
+
+
+def _state(number: int) -> KvState:
+    return KvState(number) if number < len(KvState) else KvState.ABSENT
+
+
+def _cells_of(cell: int, kv_heads: int) -> tuple[tuple[KvState, int], ...]:
+    """The states of a layer's heads, as far as the picture tells: how many of them are on the device."""
+    state, held = _state(cell & 7), round(cell_share(cell) * kv_heads)
+    if not held or held >= kv_heads:
+        return ((state, max(1, kv_heads)),)
+    rest = KvState.HOST if state == KvState.FETCHED else KvState.EVICTED
+    return tuple(sorted([(state, held), (rest, kv_heads - held)]))
 
 
 def _bin_mass(cache: CacheState, position: int, layer: int | None) -> Mass | None:

@@ -146,8 +146,8 @@ def test_a_layer_that_was_seen_head_by_head_is_exact() -> None:
     assert (single.state, single.share, single.unit) == (KvState.EVICTED, 0.0, "")
     assert single.mass is not None
     assert single.mass.rank is None
-    unseen = of(state, Place(0, 1, 1))
-    assert (unseen.state, unseen.unit) == (KvState.DEVICE, "")
+    unseen = of(state, Place(0, 1, 1))  # then the picture tells how many of the heads, but not which
+    assert dict(unseen.cells) == {KvState.DEVICE: 2, KvState.EVICTED: 1}
 
 
 def test_heads_that_are_older_than_the_picture_say_so() -> None:
@@ -158,6 +158,10 @@ def test_heads_that_are_older_than_the_picture_say_so() -> None:
     assert of(state, Place(2, 0)).as_of_tokens == 4
     assert of(state, Place(5, 0)).as_of_tokens is None  # the heads know nothing of this one
     assert of(state, Place(5, 0)).state == KvState.DEVICE
+    grown = np.full((LAYERS, 7), pack_cell(KvState.EVICTED, 0))
+    state.apply(picture(grown, np.zeros((LAYERS, 7))))
+    changed = of(state, Place(2, 0, 1))  # since the heads were seen: the picture knows better
+    assert (changed.state, changed.as_of_tokens) == (KvState.EVICTED, 4)
 
 
 def test_since_when() -> None:

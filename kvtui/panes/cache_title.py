@@ -6,7 +6,7 @@ from typing import Any
 
 from kvtui import palette
 from kvtui.cache_view import View, window
-from kvtui.panes.lines import Lines, Piece, spread
+from kvtui.panes.lines import Lines, Piece, pieces_len, spread
 from kvtui.state import RunState
 
 _RUNS = {"racing": "▶ racing", "paused": "‖ paused", "idle": "■ idle"}
@@ -35,8 +35,8 @@ class CacheTitle(Lines):
         start, span = window(view, self._tokens)
         left: list[Piece] = [(" cache  ", strong), (what, strong)]
         right: list[Piece] = [(f"{start:,}–{start + span:,}", strong), (f"  {_RUNS.get(self._status, '')} ", dim)]
-        if width >= 80:
-            left.append((f"   {'log' if view.log else 'linear'} brightness", dim))
-            left.append(("   follows the tail" if view.follow else "   stands still", dim))
-            right.insert(0, ("positions ", dim))
+        more: list[Piece] = [(f"   {'log' if view.log else 'linear'} brightness", dim)]
+        more.append(("   follows the tail" if view.follow else "   window stays", dim))
+        if pieces_len(left) + pieces_len(more) + pieces_len(right) + len("positions  ") < width:
+            left, right = [*left, *more], [("positions ", dim), *right]
         return [spread(left, right, width)]

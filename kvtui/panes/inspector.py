@@ -98,7 +98,7 @@ def _block(one: Facts) -> list[list[Piece]]:
     if one.since_tokens is not None and one.since:
         lines.append([("since ", dim), (one.since, plain), (f" · token {one.since_tokens:,}", dim)])
     if one.as_of_tokens is not None:
-        lines.append([(f"heads as of token {one.as_of_tokens:,}", dim)])
+        lines.append([(f"attention as of token {one.as_of_tokens:,}", dim)])
     return lines
 
 
