@@ -68,37 +68,58 @@ def run_headless(
 
 
 def summarize(reader: TraceReader, out: TextIO | None = None) -> int:
-    """Prints what a recorded run came to, each prompt when all engines are done with it; what some never ended, too.
-    Returns the exit code 0."""
+    """Prints what a recorded run came to, as `run_headless` does. Returns the exit code 0."""
     out = out or sys.stdout
-    state, printed = RunState(), 0
+    state = RunState()
+    for number, rows in enumerate(_recorded(reader, state)):
+        print(_describe(state, rows, first=number == 0), file=out)
+    when, end = one_line(reader.header.recorded), "; its end is cut off" if reader.cut_off else ""
+    print(f"recorded {when}, {figures.seconds(reader.duration_s)}{end}", file=out, flush=True)
+    return 0
+
+
+def _recorded(reader: TraceReader, state: RunState) -> Iterator[list[dict[str, Any]]]:
+    """Feeds `state` and yields the rows of each prompt when all engines are done with it, and where a run ends, of
+    those that some had not ended."""
     rows: dict[int, list[dict[str, Any]]] = {}
-
-    def show(request: int) -> None:
-        nonlocal printed
-        print(_describe(state, rows.pop(request), first=not printed), file=out)
-        printed += 1
-
     for batch in reader:
         for event in batch:
             if event.run not in ("", state.run):
-                for request in list(rows):
-                    show(request)
+                yield from _unfinished(state, rows)
             if isinstance(event, (Cache, Heads)):  # nobody sees the picture
                 continue
             state.apply(event)
-            known = state.started is not None and any(p.request == getattr(event, "request", -1) for p in state.prompts)
-            if isinstance(event, Outcome) and known:
-                rows.setdefault(event.request, []).append(_row(state, event))
-                if len(rows[event.request]) == len(state.engines):
-                    show(event.request)
-    for request in list(rows):
-        show(request)
-    end = "; its end is cut off" if reader.cut_off else ""
-    print(
-        f"recorded {one_line(reader.header.recorded)}, {figures.seconds(reader.duration_s)}{end}", file=out, flush=True
-    )
-    return 0
+            if isinstance(event, Outcome):
+                done = rows.setdefault(event.request, [])
+                done.append(_row(state, event))
+                if len(done) == len(state.engines) and _presentable(state, event.request):
+                    yield rows.pop(event.request)
+    yield from _unfinished(state, rows)
+
+
+def _unfinished(state: RunState, rows: dict[int, list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
+    for prompt in state.prompts:
+        done = rows.pop(prompt.request, [])
+        for engine in state.engines.values():
+            request = engine.requests.get(prompt.request)
+            if request is not None and request.outcome is None and request.prefill is not None:
+                so_far = Outcome(
+                    engine=engine.id,
+                    request=request.request,
+                    outcome="unfinished",
+                    ttft_s=request.ttft_s,
+                    tpot_s=request.tpot_s,
+                    decode_tok_s=request.tokens_per_s,
+                )
+                done.append(_row(state, so_far))
+        if done and _presentable(state, prompt.request):
+            yield done
+    rows.clear()
+
+
+def _presentable(state: RunState, request: int) -> bool:
+    """Whether it is known what ran, and on what: the beginning of a trace may be somebody's own."""
+    return state.started is not None and any(p.request == request for p in state.prompts)
 
 
 class _NotStarted(KvtuiError):

@@ -196,7 +196,7 @@ def test_a_process_that_was_stopped_skips_nothing(source: TraceSource) -> None:
 
 def test_closing_ends_it(source: TraceSource) -> None:
     source.close()
-    with pytest.raises(SourceEndedError, match="^$"):
+    with pytest.raises(SourceEndedError, match=r"^$"):
         source.receive(0.1)
 
 

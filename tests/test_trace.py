@@ -46,6 +46,14 @@ def short(tmp_path: Path) -> Path:
     return write(tmp_path / "short.kvtrace", notes(6))
 
 
+def what_comes_of(path: Path) -> list[list[events.AnyEvent]] | str:
+    """All events, or what is said instead."""
+    try:
+        return list(TraceReader(path))
+    except BadRequest as fault:
+        return str(fault)
+
+
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     race = whole_race(prompt_tokens=64, new_tokens=8)
     batches = [race[i : i + 7] for i in range(0, len(race), 7)]
@@ -64,14 +72,13 @@ def test_a_trace_cut_off_anywhere_plays_to_where_it_ends(short: Path, tmp_path: 
     cut, seen = tmp_path / "cut.kvtrace", set()
     for size in range(len(raw)):
         cut.write_bytes(raw[:size])
-        try:
-            reader = TraceReader(cut)
-        except BadRequest as fault:
-            assert "\n" not in str(fault)
+        read = what_comes_of(cut)
+        if isinstance(read, str):
             assert not seen, "a longer beginning than one that played"
+            assert "\n" not in read
         else:
-            assert list(reader) == whole[: len(reader)]
-            seen.add(len(reader))
+            assert read == whole[: len(read)]
+            seen.add(len(read))
     assert seen == {1, 2, 3, 4, 5}
 
 
@@ -81,11 +88,12 @@ def test_damage_anywhere_is_one_line_and_never_other_events(short: Path, tmp_pat
     for place in range(len(raw)):
         for flip in (0x01, 0x80, 0xFF):
             damaged.write_bytes(raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :])
-            try:
-                assert list(TraceReader(damaged)) == whole
-            except BadRequest as fault:
-                assert "\n" not in str(fault)
+            read = what_comes_of(damaged)
+            if isinstance(read, str):
+                assert "\n" not in read
                 refused += 1
+            else:
+                assert read == whole
     header = struct.unpack("<I", raw[:4])[0] + 4
     assert refused >= 3 * (len(raw) - header)  # of the header, only what is told about the run may change
 
@@ -119,7 +127,7 @@ def test_what_is_no_trace_is_said_in_one_line(raw: bytes, said: str, tmp_path: P
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="cannot read .*No such file"):
+    with pytest.raises(BadRequest, match=r"cannot read .*No such file"):
         TraceReader(tmp_path / "nowhere")
     with pytest.raises(BadRequest, match="is not a file"):
         TraceReader(tmp_path)
@@ -134,7 +142,7 @@ def test_another_schema_version_is_said(tmp_path: Path) -> None:
     with path.open("wb") as file:
         frames.write_frame(file, msgspec.msgpack.encode(header))
         frames.write_frame(file, b"whatever comes then")
-    with pytest.raises(BadRequest, match="has events of schema 9999, from kvtui 7.0␛") as fault:
+    with pytest.raises(BadRequest, match=r"has events of schema 9999, from kvtui 7\.0␛") as fault:
         TraceReader(path)
     assert f"plays schema {events.SCHEMA_VERSION}" in str(fault.value)
 

@@ -1,0 +1,124 @@
+"""`--trace` and `kvtui replay` from the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engines.errors import BadRequest
+from kvtui.options import Moment
+from kvtui.trace import TraceReader
+from tests.race_fakes import ENVIRONMENT
+from tests.synthetic import Race
+from tests.test_replay import write_race
+
+FAKE = [sys.executable, str(Path(__file__).parent / "fake_cli.py")]
+ROOT = Path(__file__).parent.parent
+
+
+def kvtui(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*FAKE, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        encoding="utf-8",
+        env=ENVIRONMENT,
+    )
+
+
+def test_a_traced_run_is_shown_again_as_it_was(tmp_path: Path) -> None:
+    trace = tmp_path / "run.kvtrace"
+    run = kvtui("run", "--model", "fake", "--prompt", "one", "--prompt", "two", "--trace", trace)
+    assert (run.returncode, run.stderr) == (0, "")
+    again = kvtui("replay", trace)
+    assert (again.returncode, again.stderr) == (0, "")
+    *summary, recorded = again.stdout.splitlines()
+    assert summary == run.stdout.splitlines()
+    assert recorded.startswith("recorded 20")
+
+
+def test_what_was_cut_off_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = write_race(tmp_path / "run.kvtrace", Race(prompt_tokens=64, new_tokens=20))
+    path.write_bytes(path.read_bytes()[:-200])
+    again = kvtui("replay", path)
+    assert again.returncode == 0
+    (row,) = [line for line in again.stdout.splitlines() if "InfiniGen  " in line]
+    assert row.split()[1:3] == ["unfinished", "19"]
+    assert again.stdout.rstrip().endswith("its end is cut off")
+    assert TraceReader(path).cut_off
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_trace_on_a_full_disk_does_not_end_the_run() -> None:
+    run = kvtui("run", "--model", "fake", "--prompt", "one", "--trace", "/dev/full")
+    assert run.returncode == 0
+    assert "I am h2o." in run.stdout
+    assert run.stderr.splitlines() == ["kvtui: the trace full ends here (No space left on device); the run goes on"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["replay", "/nonexistent"], "cannot read /nonexistent"),
+        (["replay", "/"], "/ is not a file"),
+        (["replay", __file__], "is not a kvtui trace"),
+        (["replay", "--from", "1h"], "the recording ends after"),
+        (["replay", "--from", "soon"], '--from is a time such as 12s, 1m30s, 1:30 or 90, not "soon"'),
+        (["replay", "--record", "x.cast"], "here is no terminal"),
+        (["run", "--prompt", "a", "--trace", "/nonexistent/x"], "cannot write /nonexistent/x"),
+        (["run", "--prompt", "a", "--trace", __file__], "exists and is not a trace"),
+        (["--model", "fake", "--record", "x.cast"], "here is no terminal"),
+    ],
+)
+def test_bad_input_is_one_line_and_code_2(arguments: list[str], said: str) -> None:
+    done = kvtui(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.startswith("kvtui: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--record-fps", "5"], ["replay", "--speed", "0"], ["--trace", "x", "replay"]])
+def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
+    done = kvtui(*arguments)
+    assert done.returncode == 2
+    assert "Usage:" in done.stderr
+
+
+def test_the_shipped_trace_plays_without_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['kvtui', 'replay']\n"
+        "import kvtui.transport\n"
+        "from kvtui import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: print(end.code, sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == ""
+    assert "Paged (vLLM-style)" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("12s", 12), ("1m30s", 90),
+     ("90", 90), ("1.5s", 1.5), ("1h", 3600), ("2m", 120), ("1:30", 90), ("1:00:05.5", 3605.5)],
+)  # fmt: skip
+def test_moments(text: str, seconds: float) -> None:
+    assert Moment().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-5", "1e3", "nan", "1m30", "30s1m", "9" * 40, ":30", "1:2:3:4"])
+def test_what_is_no_moment(text: str) -> None:
+    if text == "1m30":  # as people write it
+        assert Moment().convert(text, None, None) == 90
+        return
+    with pytest.raises(BadRequest, match="1m30s"):
+        Moment().convert(text, None, None)
