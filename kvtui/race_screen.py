@@ -119,7 +119,7 @@ class RaceScreen(Screen[None]):
             self._show_rest()
 
     def _catch_up(self) -> None:
-        if self._turn == self._turn_before and self.is_current:
+        if self._turn == self._turn_before and self.is_active:
             self._show_figures()
         self._turn_before = self._turn
 
