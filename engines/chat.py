@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,18 +18,20 @@ _ANSWER = "KVTUIANSWERPLACEHOLDER"
 _BODY = "KVTUIDOCUMENTPLACEHOLDER"
 _CUT_MARKS = {"start": "[…]\n", "middle": "\n[…]\n", "end": "\n[…]"}
 _TITLE_CHARS = 48
+_TURN_CHARS = 32
 
 
 @dataclass(frozen=True)
 class Rendered:
     """What the model reads. `offsets[i]` is the end of token i in `text`, in characters; `cut_tokens` is how many were
-    cut away at `cut` ("start", "middle" or "end")."""
+    cut away at `cut` ("start", "middle" or "end"). `turns` are (role, token) where each message begins."""
 
     text: str
     token_ids: list[int]
     offsets: list[int]
     cut_tokens: int = 0
     cut: str = ""
+    turns: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Chat:
@@ -66,10 +68,11 @@ class Chat:
         tokens = len(rendered.token_ids)
         if truncate_to is not None and tokens > truncate_to:
             around = self._text(_messages(prompt, _BODY), follow_up=follow_up)
-            return self._cut(rendered, around, truncate_to, cut, special=special)
+            rendered = self._cut(rendered, around, truncate_to, cut, special=special)
+            return replace(rendered, turns=_turns(_messages(prompt), rendered, follow_up=follow_up))
         if limit is not None and tokens > limit:
             raise PromptTooLong(tokens, limit)
-        return rendered
+        return replace(rendered, turns=_turns(_messages(prompt), rendered, follow_up=follow_up))
 
     def _whole(self, prompt: Prompt, *, follow_up: bool, special: bool) -> Rendered:
         """The prompt uncut. One that is too long is likely to come again, with a place to cut it at: a megabyte takes a
@@ -153,6 +156,22 @@ def _messages(prompt: Prompt, body: str | None = None) -> list[dict[str, str]]:
         return messages
     longest = max(range(len(messages)), key=lambda i: len(messages[i]["content"]))
     return [{**message, "content": body} if i == longest else message for i, message in enumerate(messages)]
+
+
+def _turns(messages: list[dict[str, str]], rendered: Rendered, *, follow_up: bool) -> list[tuple[str, int]]:
+    """Where each message begins, by its content. What a template puts before the first is as good as a system prompt;
+    of messages that it rewrote, or that were cut, the beginning is looked for and else left out."""
+    turns: list[tuple[str, int]] = [] if follow_up or messages[0]["role"] == "system" else [("system", 0)]
+    at = 0
+    for message in messages:
+        content = message["content"].strip()
+        found = rendered.text.find(content, at)
+        if found < 0:
+            found = rendered.text.find(content[:_TURN_CHARS], at)
+        if found >= 0 and content:
+            turns.append((message["role"], bisect_right(rendered.offsets, found)))
+            at = found + 1
+    return turns
 
 
 def _guess_ends(tokenizer: Any, token_ids: list[int], length: int) -> list[int]:

@@ -228,11 +228,14 @@ class Engine:
         result.host_kv_peak_bytes = memory.host_kv_peak_bytes
         return result
 
-    def continue_logits(self, token_ids: Iterable[int]) -> Tensor:
-        """float32 [vocab]: logits of the token after `token_ids`, fed after what the cache now holds. The cache stays
-        as it was, so that many questions can be asked of one context. Raises BadRequest when there is no context."""
+    def continue_logits(self, token_ids: Iterable[int], rows: int = 1) -> Tensor:
+        """Logits of the token after `token_ids`, fed after what the cache now holds: float32 [vocab]; with `rows` > 1,
+        after each of the last so many of them: float32 [rows, vocab]. The cache stays as it was, so that many questions
+        can be asked of one context. Raises BadRequest when there is no context."""
         sequence = self._latest()
         tokens = self._checked(token_ids, "continue_logits needs at least one token")
+        if not 1 <= rows <= len(tokens):
+            raise BadRequest(f"rows is within 1 .. {len(tokens)}, the number of tokens, not {rows!r}")
         if sequence.computed + len(tokens) > self.model.context_limit:
             raise BadRequest(f"{len(tokens):,} more tokens exceed the context of {self.model.context_limit:,}")
         step = Step([(sequence, tokens)], keep=False)
@@ -244,7 +247,8 @@ class Engine:
                 self.cache.abort(step)
                 raise
             self.cache.end(step)
-            return self.model.decoder.logits(hidden[-1:])[0].clone()
+            logits = self.model.decoder.logits(hidden[-rows:]).clone()
+            return logits[0] if rows == 1 else logits
 
     def kept_positions(self, layer: int) -> Tensor:
         """int64 [kv_heads, kept]: true positions whose KV the latest conversation still has in `layer`. Raises

@@ -126,7 +126,9 @@ class Lane:
                     f"{self._model.context_limit:,}; --truncate cuts such prompts"
                 )
             limit = min(turn.max_new_tokens, room)
-            self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, **turn.sampling)
+            skipped = len(turn.rendered.token_ids) - len(token_ids)
+            turns = [(role, start - skipped) for role, start in turn.rendered.turns]
+            self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, turns=turns, **turn.sampling)
             if not turn.follow_up:  # the last conversation has been let go: peaks count from here
                 self.engine.device_pool.reset_peaks()
                 self.engine.host_pool.reset_peaks()

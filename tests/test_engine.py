@@ -114,8 +114,8 @@ def test_the_heads_of_a_layer_agree_with_the_picture_of_all(engine_id: str) -> N
     model = tiny("llama")[0]
     engine = engines.create_engine(engine_id, model, budget=0.4)
     engine.submit(0, prompt(120), 8, ignore_eos=True)
-    while engine.has_work and not any(event for event in engine.advance(observe=True) if getattr(event, "index", 0) > 5):
-        pass
+    while engine.has_work:
+        engine.advance(observe=True)
     view = engine.view(0)
     assert view is not None
     for layer in range(model.layers):

@@ -90,7 +90,7 @@ def cache_of(engine: engines.Engine) -> H2OCache:
 
 
 def plant(engine: engines.Engine, mass_of: dict[int, float], length: int) -> None:
-    """Makes attention uniform but for the planted positions, each of which receives its share from every later query."""
+    """Makes attention even but for the planted positions, each of which gets its share from every later query."""
     cache = cache_of(engine)
 
     def attention(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor):
