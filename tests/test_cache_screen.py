@@ -98,7 +98,7 @@ async def test_linear_brightness() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot, "l")
         await shows(pilot, "linear brightness")
-        await shows(pilot, "of attention on")
+        await shows(pilot, "full brightness at")
 
 
 async def test_one_engine_and_all() -> None:

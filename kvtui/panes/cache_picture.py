@@ -45,9 +45,9 @@ class CachePicture(Lines):
         self._state: EngineState | None = None
         self._view = View()
         self._tokens = 0
-        self._shown: Any = None  # what `_cells` show,
+        self._shown: Any = None  # what `_painted` shows,
         self._how: Any = None  # and how
-        self._cells: list[list[tuple[int, int, int, int, int]]] = []
+        self._painted: list[list[Piece]] = []
         self._top = 1.0
 
     def show(self, state: EngineState | None, view: View, tokens: int) -> None:
@@ -70,18 +70,16 @@ class CachePicture(Lines):
         column = column_of(self._view.cursor, start, span, width - margin)
         named = height >= RULE_FROM
         lines = [self._rule(width, margin + column)] if named else []
-        sources, marks = self._marks(width - margin, height - len(lines))
+        sources, picture = self._picture(width - margin, height - len(lines))
         row = self._view.head if self._view.heads else self._view.layer
         rows = rows_for(sources, height - len(lines)) if sources else 0
         here = line_of(min(row, sources - 1), sources, rows) if row is not None and sources else -1
-        color = palette.engine_color(self.engine)
         strong = palette.style(palette.now.background, palette.now.foreground, bold=True)
-        for y, cells in enumerate(marks):
-            line = paint(cells, color)
+        for y, line in enumerate(picture):
             if y == here:
                 line = overlaid(line, column, (HERE, strong))
             lines.append([*self._margin(y, here, row, sources, rows, margin, named), *line])
-        if not marks:
+        if not picture:
             nothing = ("nothing to show yet", palette.style(palette.now.dim, italic=True))
             lines.append([(" " * margin, nothing[1]) if named else self._short_name(margin), nothing])
         return lines
@@ -121,11 +119,11 @@ class CachePicture(Lines):
             if cache.fetched_tokens >= 0.5:
                 facts.append(f"{cache.fetched_tokens:,.0f} fetched now")
         if not self._view.log:
-            facts.append(f"brightest from {figures.share(self._top)} of attention on")
+            facts.append(f"full brightness at {figures.share(self._top)} of attention")
         return " · ".join(facts)
 
-    def _marks(self, columns: int, lines: int) -> tuple[int, list[list[tuple[int, int, int, int, int]]]]:
-        """How many layers or heads there are, and the picture's cells; kept as long as they are the same."""
+    def _picture(self, columns: int, lines: int) -> tuple[int, list[list[Piece]]]:
+        """How many layers or heads there are, and the lines that show them; kept as long as they are the same."""
         cache = self._state.cache if self._state is not None else None
         shown = self._heads() if self._view.heads else cache
         if cache is None or shown is None or columns < 1 or lines < 1:
@@ -134,14 +132,16 @@ class CachePicture(Lines):
 
         sources = len(shown.mass)
         start, span = window(self._view, self._tokens)
-        how = (start, span, self._view.log, columns, lines)
+        how = (start, span, self._view.log, columns, lines, palette.now)
         if self._shown is not shown or self._how != how:
             rasterize: Any = raster.rasterize_heads if self._view.heads else raster.rasterize
             picture: raster.Raster = rasterize(
                 shown, rows_for(sources, lines), columns, span, start, log=self._view.log
             )
-            self._shown, self._how, self._cells, self._top = shown, how, raster.mark(picture), picture.top
-        return sources, self._cells
+            color = palette.engine_color(self.engine)
+            self._painted = [paint(line, color) for line in raster.mark(picture)]
+            self._shown, self._how, self._top = shown, how, picture.top
+        return sources, self._painted
 
     def _margin(
         self, y: int, here: int, row: int | None, sources: int, rows: int, margin: int, named: bool
@@ -164,9 +164,9 @@ class CachePicture(Lines):
         event.stop()
         width, height = self.size
         top = 1 if height >= RULE_FROM else 0
-        sources, marks = self._marks(width - gutter(width), height - top)
+        sources, picture = self._picture(width - gutter(width), height - top)
         y = event.y - top
-        row = source_at(y, sources, rows_for(sources, height - top)) if 0 <= y < len(marks) else None
+        row = source_at(y, sources, rows_for(sources, height - top)) if 0 <= y < len(picture) else None
         self.post_message(self.Picked(self._position(event.x), row))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
