@@ -62,12 +62,14 @@ def line_starts(text: str, width: int, dense: bool = False) -> list[int]:
     codes = np.frombuffer(encoded, np.uint32)
     _meet(codes)
     cells = _cells[codes]
+    # What takes no cell (an accent to be put on a letter) stays with what is before it; at a line's beginning, where
+    # nothing is, it takes one.
+    cells[(cells == 0) & np.concatenate([[True], codes[:-1] == 10])] = 1
     ends = np.cumsum(cells, dtype=np.int64)
     shape = np.full(int(ends[-1]), _GOES_ON, np.uint8)
     shown = cells > 0
     shape[(ends - cells)[shown]] = _kinds[codes[shown]]
     stops = [match.end() for match in _lines(width, dense).finditer(shape.tobytes())]
-    # What takes no cell (an accent to be put on a letter) stays with what is before it.
     found = np.searchsorted(ends, np.array(stops[:-1], np.int64), side="right")
     return [0, *found.tolist()]
 

@@ -122,7 +122,8 @@ class Reading:
             self._lay_out_to(self.top)
         if self.following:
             self.end()
-        self._scroll_to(self.layout.line_of(self.top))
+        if (line := self._within(self.top_line)) != self.top_line:
+            self._scroll_to(line)
 
     @property
     def finished(self) -> bool:
@@ -231,10 +232,14 @@ class Reading:
             self._scroll_to(line if line < self.top_line else line - self.lines + 1)
 
     def _scroll_to(self, line: int) -> None:
+        line = self._within(line)
+        self.top = self.layout.span(line)[0] if len(self.layout) else 0
+
+    def _within(self, line: int) -> int:
+        """The nearest line that may be at the top."""
         if line + self.lines > len(self.layout):
             self._lay_out_to(self.layout.end)
-        line = max(0, min(line, len(self.layout) - self.lines))
-        self.top = self.layout.span(line)[0] if len(self.layout) else 0
+        return max(0, min(line, len(self.layout) - self.lines))
 
     # Cells
 
