@@ -6,8 +6,8 @@ import pickle
 import threading
 import time
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from engines import commands, events
 from engines.errors import BadRequest
@@ -19,15 +19,20 @@ SLOWEST, FASTEST = 1 / 8, 64.0
 BATCH_S = 0.05  # decoding goes on for this long when more is due, so that a flood still comes frame by frame
 # More than this between two looks at the clock was no playing but a process that was stopped: it must not skip.
 GAP_S = 0.5
+KEEP_EVERY_S = 1.0  # of the wall's clock, however fast it plays: keeping a state takes some 10 ms
 
 
 class TraceSource:
     """A `Source` over a recording. `seek`, `set_speed` and `send` may be called in any thread and never wait; events
     are read, and states of other moments made, in the thread that receives. At the end it stays, and can be taken
-    back."""
+    back.
+
+    `shown` may give the state that the receiver has made of everything received so far. It is only asked when more is
+    about to be received, and saves making that state again for a later seek."""
 
     def __init__(self, reader: TraceReader, speed: float = 1.0, from_s: float = 0.0) -> None:
         self.reader, self.speed, self.paused = reader, speed, False
+        self.shown: Callable[[], RunState] | None = None
         self._from_s = from_s
         self._turn = threading.Condition()
         self._snapshots = Snapshots()
@@ -38,7 +43,7 @@ class TraceSource:
         self._now_s, self._next, self._steps = 0.0, 0, 0
         self._target_s = self._from_s if self._from_s > 0 else None
         self._status = "loading"  # of the recorded race
-        self._looked_s = time.monotonic()
+        self._looked_s = self._kept_s = time.monotonic()
 
     @property
     def position_s(self) -> float:
@@ -96,6 +101,7 @@ class TraceSource:
 
     def receive(self, timeout_s: float) -> Sequence[events.AnyEvent | Restored]:
         deadline_s = time.monotonic() + timeout_s
+        self._keep_shown()
         while True:
             with self._turn:
                 if self._closed:
@@ -169,6 +175,13 @@ class TraceSource:
             if self._target_s == target_s:  # else somebody has thought of another place meanwhile
                 self._target_s = None
         return Restored(state)
+
+    def _keep_shown(self) -> None:
+        now_s = time.monotonic()
+        if self.shown is not None and self._next and now_s - self._kept_s > KEEP_EVERY_S:
+            self._kept_s = now_s
+            recorded = replace(self.shown(), status=self._status)  # while the receiver's own may be paused
+            self._snapshots.offer(self._next, self.reader.at_s(self._next - 1), recorded)
 
     def _state_at(self, at_s: float) -> RunState:
         """The state after everything up to `at_s`, made from the nearest one before that is kept."""

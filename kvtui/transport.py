@@ -54,6 +54,7 @@ class ReplayApp(KvtuiApp):
     def __init__(self, source: TraceSource, **options: Any) -> None:
         super().__init__(config_of(source.reader), source, **options)
         self.recording = source
+        source.shown = lambda: self.state
         self._scrubber = Scrubber()
         self.race.header.replayed = self._place
         self.race.composer.display = False

@@ -90,6 +90,27 @@ async def test_a_text_that_is_other_after_a_seek_is_shown_whole(reader: TraceRea
         await until(pilot, lambda: screen_text(app) == whole)
 
 
+async def test_what_was_shown_is_kept_for_seeking_back(reader: TraceReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvtui.replay.KEEP_EVERY_S", 0.0)
+    app = make(reader, speed=4)
+    app.recording._snapshots.every_s = 0.5
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.recording.position_s > 2.5)
+        await pilot.press("space")
+        await shows(pilot, "‖ paused")
+        await pilot.press("space")
+        await until(pilot, lambda: app.recording.position_s > 5.0)
+        await pilot.press("space")
+        await shows(pilot, "‖ paused")
+        kept = [at_s for _, at_s, _ in app.recording._snapshots._kept]
+        assert len(kept) > 2
+        for at_s in (kept[-1] + 0.05, kept[0] + 0.3, 4.0):
+            await sought(pilot, app, at_s)
+            expected = played(reader, at_s)
+            expected.status = "paused"
+            assert plain(app.state) == plain(expected)
+
+
 async def test_pause_step_and_go_on(reader: TraceReader) -> None:
     app = make(reader, from_s=3.0)
     async with app.run_test(size=SIZE) as pilot:
