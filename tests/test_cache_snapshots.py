@@ -1,5 +1,5 @@
-"""How the cache screen looks. After a wanted change: `pytest tests/test_cache_snapshots.py --snapshot-update`, then look
-at the pictures in `tests/__snapshots__` before they are committed."""
+"""How the cache screen looks. After a wanted change: `pytest tests/test_cache_snapshots.py --snapshot-update`, then
+look at the pictures in `tests/__snapshots__` before they are committed."""
 
 from __future__ import annotations
 
