@@ -55,6 +55,12 @@ Tokens that differ from those of the paged engine at the same place are underlin
 A cell of the cache picture stands for two rows of layers and many positions: solid where at least half of them are \
 on the device, dots where fewer are, a single dot where they are gone.
 
+On the cache screen (c) the arrows or a click move the cursor, + and − or the wheel zoom, shift with an arrow pans, f \
+follows the newest token, m shows the KV heads of one layer, [ and ] go to the next layer, l is linear brightness, \
+1 2 3 show one engine and a all of them. Below stands what each engine has made of the token under the cursor.
+
+A click on a token that differs says what the paged engine said in its place.
+
 What is modelled says so. A "CPU stand-in" is this machine's processor playing the GPU.
 """
 
