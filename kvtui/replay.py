@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from engines import commands, events
 from engines.errors import BadRequest
+from kvtui.snapshots import Snapshots
 from kvtui.source import Restored, SourceEndedError
 from kvtui.state import RunState
 from kvtui.trace import TraceReader
@@ -198,32 +197,3 @@ class TraceSource:
             if self._closed:
                 raise SourceEndedError("")
         return state
-
-
-@dataclass
-class Snapshots:
-    """States of a recording, packed, about `every_s` apart. When they come to more than `limit_bytes`, every other one
-    is dropped and they are kept further apart."""
-
-    every_s: float = 10.0
-    limit_bytes: int = 16 << 20
-    _kept: list[tuple[int, float, bytes]] = field(default_factory=list)  # frames, their time, the state; in this order
-
-    def before(self, frames: int) -> tuple[int, RunState]:
-        """The last state of at most so many frames, and of how many it is. The caller may change it."""
-        for done, _, packed in reversed(self._kept):
-            if done <= frames:
-                return done, pickle.loads(zlib.decompress(packed))  # our own bytes, never a file's
-        return 0, RunState()
-
-    def offer(self, frames: int, at_s: float, state: RunState) -> None:
-        """Keeps a copy, unless there is one near by."""
-        index = next((i for i, (done, *_) in enumerate(self._kept) if done >= frames), len(self._kept))
-        before_s = self._kept[index - 1][1] if index else 0.0
-        after_s = self._kept[index][1] if index < len(self._kept) else float("inf")
-        if at_s - before_s < self.every_s or after_s - at_s < self.every_s / 2:
-            return
-        self._kept.insert(index, (frames, at_s, zlib.compress(pickle.dumps(state, pickle.HIGHEST_PROTOCOL), 1)))
-        while self._kept and sum(len(packed) for *_, packed in self._kept) > self.limit_bytes:
-            del self._kept[::2]
-            self.every_s *= 2

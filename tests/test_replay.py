@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines import commands, events
-from kvtui.replay import FASTEST, Snapshots, TraceSource
+from kvtui.replay import FASTEST, TraceSource
+from kvtui.snapshots import Snapshots
 from kvtui.source import Restored, SourceEndedError
 from kvtui.state import RunState
 from kvtui.trace import TraceReader, TraceWriter
@@ -217,11 +218,26 @@ def test_snapshots_stay_within_their_bounds(reader: TraceReader) -> None:
     snapshots = Snapshots(every_s=1.0, limit_bytes=200_000)
     for frames in range(1, 400):
         snapshots.offer(frames, float(frames), state)
-        assert sum(len(packed) for *_, packed in snapshots._kept) <= 200_000
+        assert sum(size for *_, size in snapshots._kept) <= 200_000
     assert len(snapshots._kept) > 2
-    times = [at_s for _, at_s, _ in snapshots._kept]
+    times = [at_s for _, at_s, *_ in snapshots._kept]
     assert times == sorted(times)
     assert snapshots.every_s > 1.0
+
+
+def test_without_a_disk_nothing_is_kept_and_seeks_still_work(
+    reader: TraceReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    source = TraceSource(reader)
+    source._snapshots = Snapshots(every_s=0.5)
+    source.start()
+    for at_s in (5.0, 4.0):
+        source.seek(at_s)
+        assert plain(restored(source)) == plain(played(reader, at_s))
 
 
 def test_a_second_seek_is_made_from_what_was_kept(reader: TraceReader, monkeypatch: pytest.MonkeyPatch) -> None:

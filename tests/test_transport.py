@@ -102,7 +102,7 @@ async def test_what_was_shown_is_kept_for_seeking_back(reader: TraceReader, monk
         await until(pilot, lambda: app.recording.position_s > 5.0)
         await pilot.press("space")
         await shows(pilot, "‖ paused")
-        kept = [at_s for _, at_s, _ in app.recording._snapshots._kept]
+        kept = [at_s for _, at_s, *_ in app.recording._snapshots._kept]
         assert len(kept) > 2
         for at_s in (kept[-1] + 0.05, kept[0] + 0.3, 4.0):
             await sought(pilot, app, at_s)
