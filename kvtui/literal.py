@@ -11,9 +11,14 @@ _VISIBLE |= {0x09: "    ", 0x7F: "␡"}
 _VISIBLE |= {code: f"⟨{code:02X}⟩" for code in range(0x80, 0xA0)}
 # Marks that reorder or join text without showing themselves. The joiner and the selectors inside emoji are dropped
 # rather than spelled out: what is left is the emoji's parts, which every terminal measures alike.
-_INVISIBLE = (0x061C, 0x200B, 0x200C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), 0x2060)
-_VISIBLE |= {code: f"⟨{code:04X}⟩" for code in (*_INVISIBLE, *range(0x2066, 0x206A), 0xFEFF)}
-_VISIBLE |= dict.fromkeys((8205, *range(65024, 65040)), "")
+_INVISIBLE = (
+    *(0x00AD, 0x034F, 0x061C, 0x115F, 0x1160, 0x180E, 0x200B, 0x200C, 0x200E, 0x200F, 0x2028, 0x2029, 0x3164, 0xFEFF),
+    *(0xFFA0, 0xE0001),
+    *(*range(0x202A, 0x202F), *range(0x2060, 0x2070), *range(0xFFF9, 0xFFFC), *range(0x1BCA0, 0x1BCA4)),
+    *(*range(0x1D173, 0x1D17B), *range(0xE0020, 0xE0080)),
+)
+_VISIBLE |= {code: f"⟨{code:04X}⟩" for code in _INVISIBLE}
+_VISIBLE |= dict.fromkeys((0x200D, *range(0xFE00, 0xFE10), *range(0x180B, 0x180E), *range(0xE0100, 0xE01F0)), "")
 _VISIBLE |= dict.fromkeys(range(55296, 57344), "�")
 
 

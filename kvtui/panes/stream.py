@@ -62,11 +62,12 @@ class Wrapped:
                 self._restore(start)
         while self._cells + cells > self.width:
             room = self.width - self._cells
-            head = chop_cells(word, room)[0] if room > 0 else ""
-            if room > 0 and cell_len(head) <= room and head:
+            # Only what could fit is measured: a word may be longer than a book.
+            head = chop_cells(word[: 2 * self.width], room)[0] if room > 0 else ""
+            if head and cell_len(head) <= room:
                 self._put(head, token, request)
                 word = word[len(head) :]
-                cells = cell_len(word)
+                cells -= cell_len(head)
             self._break([])
             if self.width < 2:
                 return
