@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench screenshots clean
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard engines/csrc/*)
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,9 @@ test: lint
 
 test-slow: $(VENV)/.tested
 	$(VENV)/bin/pytest -m slow
+
+screenshots: $(VENV)/.tested
+	$(VENV)/bin/python -m screenshots.take
 
 bench: $(VENV)/.installed
 	$(VENV)/bin/python -m benchmarks.decode

@@ -20,7 +20,7 @@ import msgspec
 from engines.commands import Prompt, WorkerConfig
 from engines.errors import BadRequest, KvtuiError
 from kvtui import ascii
-from kvtui.options import Moment, look_options, looks_wanted, record_options, shared_options, trace_option
+from kvtui.options import FILE, Moment, look_options, looks_wanted, record_options, shared_options, trace_option
 
 if TYPE_CHECKING:
     from kvtui.app import KvtuiApp
@@ -143,9 +143,10 @@ def replay(path: Path | None, speed: float, from_s: float, record: Path | None, 
 @cli.command()
 @click.argument("script", required=False)
 @click.option("--quit", "leave", is_flag=True, help="Leave when the script has ended.")
+@click.option("--replay", "recording", type=FILE, help="On this recording, where there is no model.")
 @look_options
 @record_options
-def play(script: str | None, leave: bool, record: Path | None, record_fps: float | None) -> int:
+def play(script: str | None, leave: bool, recording: Path | None, record: Path | None, record_fps: float | None) -> int:
     """Play a demo: prompts, keys and captions at the moments that a script names.
 
     SCRIPT is a .toml file, or the name of one that comes along; without it, those are listed."""
@@ -158,6 +159,17 @@ def play(script: str | None, leave: bool, record: Path | None, record_fps: float
     from kvtui.player import Player
 
     player = Player(scripts.find(script), _configure_race)
+    if recording is not None:
+        from kvtui.replay import TraceSource
+        from kvtui.trace import TraceReader
+        from kvtui.transport import ReplayApp
+
+        player.check_replayable()
+        reader = TraceReader(recording)
+        if not _has_screen():
+            raise BadRequest("a script is played on the screen; here is no terminal")
+        replayed = ReplayApp(TraceSource(reader), player=player, leave_after_play=leave)
+        return _show(replayed, record, record_fps)
     config = _configure_race(player.script.race)
     if not player.script.stream:
         config = msgspec.structs.replace(config, prompts=[])

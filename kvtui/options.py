@@ -64,7 +64,7 @@ class Moment(click.ParamType):
         return hours * 3600 + minutes * 60 + seconds
 
 
-_FILE = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path)
 
 _SHARED = [
     click.option("--model", default="smollm2-135m", show_default=True, help="Alias, hub id, folder or .gguf file."),
@@ -84,9 +84,9 @@ _SHARED = [
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
     click.option("--top-p", type=float, default=1.0, show_default=True),
     click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True),
-    click.option("--prompt-file", type=_FILE, help="Text (one prompt) or .jsonl (one prompt a line); - is stdin."),
+    click.option("--prompt-file", type=FILE, help="Text (one prompt) or .jsonl (one prompt a line); - is stdin."),
     click.option("--prompt", "prompts", multiple=True, help="A prompt; may be given several times."),
-    click.option("--document", type=_FILE, help="A text that the first --prompt is about; - is stdin."),
+    click.option("--document", type=FILE, help="A text that the first --prompt is about; - is stdin."),
     click.option(
         "--truncate",
         is_flag=False,
@@ -107,7 +107,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 trace_option = click.option(
-    "--trace", type=_FILE, help="Keep everything that happens in this .kvtrace file, for `kvtui replay`."
+    "--trace", type=FILE, help="Keep everything that happens in this .kvtrace file, for `kvtui replay`."
 )
 
 
@@ -120,7 +120,7 @@ def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="N",
             help="With --record: each repaint lasts 1/N s, whatever time it took.",
         ),
-        click.option("--record", type=_FILE, help="Record the screen to this .cast file, for `asciinema play`."),
+        click.option("--record", type=FILE, help="Record the screen to this .cast file, for `asciinema play`."),
     ):
         command = option(command)
     return command

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engines.commands import WorkerConfig
+from engines.errors import BadRequest
 from kvtui import conditions
 from kvtui.messages import Asked
 from kvtui.script import Option, Script, Step
@@ -31,6 +32,12 @@ class Player:
         self._options = dict(script.race)
         self._configs = {id(step): self._changed(step) for step in script.step if step.race is not None}
         self._documents = {id(step): self._document(step) for step in script.step if step.document is not None}
+
+    def check_replayable(self) -> None:
+        """Raises BadRequest for a step that needs a worker."""
+        for number, step in enumerate(self.script.step, start=1):
+            if step.race is not None or step.document is not None or step.prompt is not None:
+                raise BadRequest(f"step {number} asks for something new, which a recording cannot answer")
 
     async def play(self, app: KvtuiApp) -> None:
         """All steps; tells the person when one of them waits in vain, and leaves the app to them."""

@@ -1,6 +1,6 @@
-"""Records the trace that ships with kvtui: the real model on the built-in prompt stream.
+"""Records the traces that ship with kvtui: the real model on the built-in prompt stream, and on a device that is full.
 
-    python -m screenshots.record_traces [PATH]
+    python -m screenshots.record_traces
 
 What the worker loads before the race is left out, so that a replay begins with the race. Cache pictures are thinned out
 in time, as they are nine tenths of a trace; each one that is left says exactly what the worker said.
@@ -8,7 +8,6 @@ in time, as they are nine tenths of a trace; each one that is left says exactly 
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import zlib
 from collections import Counter
@@ -25,7 +24,9 @@ from kvtui.client import WorkerClient
 from kvtui.prompts import built_in_prompts
 from kvtui.trace import TraceReader, TraceWriter
 
-DEMO = Path(__file__).parent.parent / "kvtui" / "data" / "demo.kvtrace"
+DATA = Path(__file__).parent.parent / "kvtui" / "data"
+DEMO, OUT_OF_MEMORY = DATA / "demo.kvtrace", DATA / "out-of-memory.kvtrace"
+SMALL_DEVICE_BYTES = 284 << 20
 PICTURE_EVERY_S = 0.8  # of the run, per engine
 HEADS_EVERY = 3  # events
 Picture = TypeVar("Picture", events.Cache, events.Heads)
@@ -98,11 +99,18 @@ def slim(whole: Path, path: Path) -> None:
                 raise SystemExit(fault)
 
 
-def main() -> None:
+def record_slim(config: WorkerConfig, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.kvtrace"
-        record(WorkerConfig(prompts=built_in_prompts()), whole)
-        slim(whole, Path(sys.argv[1]) if len(sys.argv) > 1 else DEMO)
+        record(config, whole)
+        slim(whole, path)
+
+
+def main() -> None:
+    prompts = built_in_prompts()
+    record_slim(WorkerConfig(prompts=prompts), DEMO)
+    first = [replace(prompts[0], max_new_tokens=32)]
+    record_slim(WorkerConfig(prompts=first, device_memory_bytes=SMALL_DEVICE_BYTES), OUT_OF_MEMORY)
 
 
 if __name__ == "__main__":
