@@ -9,8 +9,6 @@ import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 
-from rich.cells import cell_len, get_character_cell_size, split_graphemes
-
 CODEC_ERRORS = "kvtui-ascii"  # for `stream.reconfigure(errors=…)`, see `register`
 _OLD_TERMINALS = ("linux", "vt52", "vt100", "vt102", "vt220", "ansi", "cons25", "sun")  # without most of the glyphs
 _UNKNOWN = "?"
@@ -44,6 +42,8 @@ class _Table(dict[int, str]):
 
 
 def _ascii_of(character: str) -> str:
+    from rich.cells import get_character_cell_size  # what the command line needs of this module is quicker without
+
     cells = get_character_cell_size(character)
     if not cells:
         return ""
@@ -90,6 +90,8 @@ def to_ascii(text: str) -> str:
         return text
     if "\u200d" not in text and "\ufe0f" not in text:
         return text.translate(_TABLE)
+    from rich.cells import cell_len, split_graphemes
+
     # Joiners and selectors change the width of what stands before them; where they make no sense, Rich counts in its
     # own way.
     spans, _ = split_graphemes(text)
