@@ -22,6 +22,7 @@ from kvtui.panes.search_bar import SearchBar
 from kvtui.reading import ALL, Reading
 from kvtui.state import RunState
 
+NOTICE_S = 3.0  # short: notices cover what is known of the token
 LOOK_S = 1.0  # between looks at the whole document, for its figures and its map
 
 
@@ -67,6 +68,7 @@ class DocumentScreen(Screen[None]):
         self._state, self._catalogue, self._send = state, catalogue, send
         self._reading = Reading(engine)
         self._layer: int | None = None
+        self._around = False  # whether the last step of the search was
         self._header = DocumentHeader(self._reading, catalogue)
         self._pane, self._legend = DocumentPane(self._reading), DocumentLegend(self._reading)
         self._pane.masked = self._legend.masked = masked
@@ -167,9 +169,9 @@ class DocumentScreen(Screen[None]):
         around = self._reading.jump(*kinds)
         if around is None:
             where = "any engine" if self._reading.engine == ALL else name_of(self._reading.engine)
-            self.notify(f"No token is {what} in {where}.", markup=False)
+            self.notify(f"No token is {what} in {where}.", markup=False, timeout=NOTICE_S)
         elif around:
-            self.notify(f"Around the end: the first one that is {what}.", markup=False)
+            self.notify(f"Around the end: the first one that is {what}.", markup=False, timeout=NOTICE_S)
         self._draw()
 
     def action_layer(self, step: int) -> None:
@@ -193,14 +195,14 @@ class DocumentScreen(Screen[None]):
 
     @on(SearchBar.Searched)
     def _searched(self, message: SearchBar.Searched) -> None:
+        self._around = False
         self._reading.find(message.query)
         self._draw()
         self._count()
 
     @on(SearchBar.Stepped)
     def _stepped(self, message: SearchBar.Stepped) -> None:
-        if self._reading.find_next(message.by):
-            self.notify("Around the end of the document.", markup=False)
+        self._around = self._reading.find_next(message.by)
         self._draw()
         self._count()
 
@@ -215,5 +217,7 @@ class DocumentScreen(Screen[None]):
         search = self._reading.search
         if search is None:
             self._search_bar.say("")
+        elif not len(search):
+            self._search_bar.say("nothing found")
         else:
-            self._search_bar.say(f"{search.current + 1:,} of {len(search):,}" if len(search) else "nothing found")
+            self._search_bar.say(f"{'around the end · ' * self._around}{search.current + 1:,} of {len(search):,}")

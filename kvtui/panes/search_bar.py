@@ -42,6 +42,8 @@ class SearchBar(Horizontal):
     class Closed(Message):
         """No search any more."""
 
+    _said = ""
+
     def compose(self) -> ComposeResult:
         yield Static(" search ", id="slash")
         yield Input(placeholder="words of the document", compact=True)
@@ -52,7 +54,9 @@ class SearchBar(Horizontal):
         self.query_one(Input).focus()
 
     def say(self, count: str) -> None:
-        self.query_one("#count", Static).update(count)
+        if count != self._said:  # an update lays the screen out anew
+            self._said = count
+            self.query_one("#count", Static).update(count)
 
     @on(Input.Changed)
     def _changed(self, message: Input.Changed) -> None:
