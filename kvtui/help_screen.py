@@ -38,7 +38,7 @@ KEYS = (
 REPLAY_KEYS = (
     ("space", "pause the recording and go on; at its end, from its beginning"),
     (".", "to the next tokens"),
-    ("[  ]", "five seconds back, five seconds on"),
+    ("[  ]  <  >", "five seconds back, five seconds on"),
     ("{  }", "half the speed, double the speed"),
     ("0  r", "to the beginning"),
 )

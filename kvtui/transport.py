@@ -38,8 +38,9 @@ class ReplayApp(KvtuiApp):
     """Shows what `source` plays."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", f"seek(-{SEEK_S})", "Seek", key_display="[ ]"),
-        Binding("right_square_bracket", f"seek({SEEK_S})", "Forward", show=False),
+        # Document and cache have brackets of their own: there, the angle ones.
+        Binding("left_square_bracket,less_than_sign", f"seek(-{SEEK_S})", "Seek", key_display="[ ]"),
+        Binding("right_square_bracket,greater_than_sign", f"seek({SEEK_S})", "Forward", show=False),
         Binding("left_curly_bracket", "speed(0.5)", "Speed", key_display="{ }"),
         Binding("right_curly_bracket", "speed(2)", "Faster", show=False),
         Binding("0", "rewind", "Beginning", show=False),

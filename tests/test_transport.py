@@ -129,6 +129,23 @@ async def test_pause_step_and_go_on(reader: TraceReader) -> None:
         await shows(pilot, "▶ replay ×1  00:0")
 
 
+async def test_seeking_on_every_screen(reader: TraceReader) -> None:
+    app = make(reader, from_s=3.0)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("space")
+        await shows(pilot, "‖ paused")
+        before_s = app.recording.position_s
+        for key in ("d", "c"):
+            await pilot.press(key)
+            await until(pilot, lambda: app.screen is not app.race)
+            await pilot.press("greater_than_sign")
+            await until(pilot, lambda: app.recording._target_s is None and app.recording.position_s > before_s)
+            await pilot.press("less_than_sign")
+            await until(pilot, lambda: app.recording.position_s == pytest.approx(before_s))
+            await pilot.press("escape")
+            await until(pilot, lambda: app.screen is app.race)
+
+
 async def test_speed(reader: TraceReader) -> None:
     app = make(reader)
     async with app.run_test(size=SIZE) as pilot:
