@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 
-from engines.events import ENGINE_LABELS
 from kvtui import palette
 from kvtui.literal import one_line
 from kvtui.panes.heatmap import Heatmap
@@ -33,15 +33,12 @@ class Column(Vertical, can_focus=True):
         self.engine, self.number = engine, number
         self._vitals, self._stream, self._memory = Vitals(engine), Stream(engine), MemoryGraph(engine)
         self._heatmap, self._transfer, self._podium = Heatmap(engine), TransferGraph(engine), Podium(engine)
-        self._knobs: Any = None
+        self._named: Any = None
         self._plot: Any = None
+        self.add_class(engine if engine in palette.now.engines else "other")
 
     def compose(self) -> ComposeResult:
         yield from (self._vitals, self._podium, self._stream, self._memory, self._heatmap, self._transfer)
-
-    def on_mount(self) -> None:
-        self.add_class(self.engine if self.engine in palette.now.engines else "other")
-        self.border_title = f" {self.number} {ENGINE_LABELS.get(self.engine, self.engine)} "
 
     def show_text(self, state: RunState) -> None:
         """What has to be as quick as the tokens are."""
@@ -51,11 +48,11 @@ class Column(Vertical, can_focus=True):
         """What people can read only so fast."""
         engine = state.engines.get(self.engine)
         audience = presented(self)
-        if engine is not None and (engine.knobs, audience) != self._knobs:
-            self._knobs = dict(engine.knobs), audience
-            self.border_title = f" {self.number} {one_line(engine.label)} "
+        if engine is not None and (engine.label, engine.knobs, audience) != self._named:
+            self._named = engine.label, dict(engine.knobs), audience
+            self.border_title = Content(f" {self.number} {one_line(engine.label)} ")  # a string would be markup
             knobs = (_knob(name, value) for name, value in engine.knobs.items())
-            self.border_subtitle = "" if audience else one_line(", ".join(knob for knob in knobs if knob))
+            self.border_subtitle = Content("" if audience else one_line(", ".join(knob for knob in knobs if knob)))
         for pane in (self._vitals, self._podium, self._memory, self._heatmap, self._transfer):
             pane.show(state)
         if self._plot is not None:
