@@ -375,6 +375,8 @@ class KvtuiApp(Dressing):
     def action_document(self) -> None:
         from kvtui.document_screen import DocumentScreen
 
+        if isinstance(self.screen, DocumentScreen):
+            return
         masked = not self.look.colors
         screen = DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked)
         self.push_screen(screen, self._race_again)
@@ -395,6 +397,9 @@ class KvtuiApp(Dressing):
         for command in super().get_system_commands(screen):
             if command.title not in ("Theme", "Screenshot"):
                 yield command
+        commands_of = getattr(screen, "get_commands", None)
+        if commands_of is not None:
+            yield from commands_of()
         yield SystemCommand("Pause or resume", "Stop and go on with all engines (space)", self.action_pause)
         yield SystemCommand("Step", "While paused: one step for each engine (.)", self.action_step)
         yield SystemCommand("Rerun", "The stream from its beginning, with fresh caches (r)", self.action_rerun)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer
@@ -94,6 +94,20 @@ class DocumentScreen(Screen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of the race's screen that mean nothing here are not offered either."""
         return hasattr(self, f"action_{action}")
+
+    def get_commands(self) -> Iterable[SystemCommand]:
+        """For the command palette."""
+        yield SystemCommand("Next evicted word", "In no layer any more (n)", self.action_evicted)
+        yield SystemCommand("Next rescued word", "Fetched back or an anchor (N)", self.action_rescued)
+        yield SystemCommand("Search the document", "Its words, whatever the case (/)", self.action_search)
+        yield SystemCommand("Evicted words as letters or dots", "Dots show without colours (m)", self.action_mask)
+        yield SystemCommand("All engines over one text", "A line of glyphs each (a)", lambda: self.action_choose(0))
+        yield SystemCommand("Next engine", "Its words alone (tab)", lambda: self.action_next_engine(1))
+        yield SystemCommand("Next layer", "To be told of (])", lambda: self.action_layer(1))
+        yield SystemCommand("Layer before", "To be told of ([)", lambda: self.action_layer(-1))
+        yield SystemCommand("Beginning of the document", "Its first word (home)", self.action_home)
+        yield SystemCommand("End of the document", "And on with what is added (end)", self.action_end)
+        yield SystemCommand("Back to the race", "From the document (esc)", self.action_dismiss)
 
     def show_state(self, state: RunState) -> None:
         self._state = state

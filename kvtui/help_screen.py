@@ -21,7 +21,7 @@ KEYS = (
     ("↑ ↓", "scroll the column's text"),
     ("enter  z", "zoom the column; Esc goes back"),
     ("h", "larger cache pictures, and back"),
-    ("d", "the document's words as each engine has them; its own keys are at the bottom of its screen"),
+    ("d", "the document's words as each engine has them, fading where it has let them go"),
     ("c", "the cache on the whole screen, and what is known of each token; a click on a picture does it too"),
     ("p", "presenter mode: large, with captions, and back"),
     ("t", "the other of a dark and a light screen"),
@@ -54,6 +54,12 @@ Tokens that differ from those of the paged engine at the same place are underlin
 
 A cell of the cache picture stands for two rows of layers and many positions: solid where at least half of them are \
 on the device, dots where fewer are, a single dot where they are gone.
+
+On the document's screen (d) a word is as bright as the share of layers and heads in which its KV entry is on the \
+device. 1 2 3 and tab choose the engine, a lays all of them over one text; arrows, page keys, home, end, the wheel or \
+a click move; n goes to the next word that is evicted everywhere, N to the next that was fetched back or is an \
+anchor; / searches (enter and ↓ next, ↑ before, Esc ends it); m shows evicted words as dots; [ and ] choose the layer \
+of which is told below.
 
 On the cache screen (c) the arrows or a click move the cursor, + and − or the wheel zoom, shift with an arrow pans, f \
 follows the newest token, m shows the KV heads of one layer, [ and ] go to the next layer, l is linear brightness, \

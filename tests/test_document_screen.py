@@ -6,11 +6,13 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from textual.binding import Binding
 from textual.pilot import Pilot
 
 from engines import commands, events
 from kvtui.app import KvtuiApp
 from kvtui.document_screen import DocumentScreen
+from kvtui.help_screen import NOTES
 from kvtui.looks import Look
 from kvtui.panes.document import DocumentPane
 from kvtui.reading import Reading
@@ -231,4 +233,14 @@ async def test_the_token_at_the_top_stays_there() -> None:
 
 def test_its_keys_are_in_the_command_palette_while_it_is_open() -> None:
     app, _ = make()
-    assert any(command.title == "Document" for command in app.get_system_commands(app.race))
+    assert "(d)" in " ".join(command.help for command in app.get_system_commands(app.race))
+    screen = DocumentScreen(app.state, app.catalogue, app.source.send)
+    told = " ".join(command.help for command in app.get_system_commands(screen))
+    shown = [binding for binding in DocumentScreen.BINDINGS if isinstance(binding, Binding) and binding.show]
+    for key in [*"nN/m[]a", "tab", "home", "end", "esc"]:
+        assert f"({key})" in told, key
+    assert {key for binding in shown for key in (binding.key_display or binding.key).split()} - set("←→↑↓") <= (
+        {*"nN/m[]a", "tab", "esc"}
+    )
+    for key in ("1 2 3", "tab", "arrows", "home", "end", "n goes", "N to", "/", "m shows", "[ and ]"):
+        assert key in NOTES, key
