@@ -80,7 +80,7 @@ class FilePicker(ModalScreen[Path | None]):
             box.border_title = " Open a text file "
         except (OSError, RuntimeError, ValueError) as fault:  # no such folder, not allowed, no such ~user
             self._entries = []
-            box.border_title = f" {one_line(getattr(fault, 'strerror', None) or str(fault))} "
+            box.border_title = Content(f" {one_line(getattr(fault, 'strerror', None) or str(fault))} ")
         self._folder = folder
         self._show()
 
