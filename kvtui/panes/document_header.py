@@ -11,6 +11,7 @@ from kvtui.panes.lines import Lines, Piece, pieces_len, spread
 from kvtui.reading import ALL, Reading
 
 THINNED_LEVEL = LEVELS // 4
+WIDE = 110  # columns; with less, figures are said in fewer words
 
 
 class DocumentHeader(Lines):
@@ -68,7 +69,7 @@ class DocumentHeader(Lines):
         if not (whole.kinds != Kind.UNREAD).any():
             return [("", "no picture of its cache yet")]
         shares = whole.shares()
-        wide = self._reading.engine != ALL and width >= 100
+        wide = self._reading.engine != ALL and width >= WIDE
         facts = [(_percent(whole.on_device()), " of all entries on the device" if wide else " on device")]
         for kind, words in (
             (Kind.EVICTED, " of the tokens evicted everywhere" if wide else " evicted"),
@@ -98,8 +99,8 @@ class DocumentLegend(Lines):
         reading, dim = self._reading, palette.style(palette.now.dim)
         alone = reading.engine != ALL
         shares = reading.whole(reading.engine).shares() if alone else {}
-        # Figures where they fit: 16 columns a kind.
-        alone = alone and width >= 16 * len(NAMES)
+        # Figures where they fit: eleven columns each, spaces and glyph counted.
+        alone = alone and width > sum(11 + len(name) for name in NAMES.values())
         gap = "   " if width >= 80 else " "
         left: list[Piece] = [(" ", dim)]
         for kind, name in NAMES.items():

@@ -13,7 +13,7 @@ from kvtui import palette
 from kvtui.fading import LEVELS, Kind
 from kvtui.state import PAGED
 
-FLOOR = 0.35  # of the foreground's brightness, for a word of which hardly anything is left
+FLOOR = 0.4  # of the foreground's brightness, for a word of which hardly anything is left
 NAMES = {
     Kind.KEPT: "kept",
     Kind.THINNED: "thinned out",
