@@ -315,7 +315,26 @@ async def test_help_and_quit() -> None:
 def test_every_key_is_in_the_command_palette_and_in_the_help() -> None:
     app, _ = make()
     titles = " ".join(f"{c.title} {c.help}" for c in app.get_system_commands(app.race))
-    for key in ("space", ".", "r", "x", "+", "−", "1", "2", "3", "enter", "h", "i", "ctrl+o", "ctrl+n", "w", "?"):
+    for key in (
+        "space",
+        ".",
+        "r",
+        "x",
+        "+",
+        "−",
+        "1",
+        "2",
+        "3",
+        "enter",
+        "h",
+        "p",
+        "t",
+        "i",
+        "ctrl+o",
+        "ctrl+n",
+        "w",
+        "?",
+    ):
         assert f"({key})" in titles, key
 
 

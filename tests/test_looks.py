@@ -6,14 +6,16 @@ import subprocess
 import sys
 from typing import Any
 
+import click
 import pytest
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.filter import Monochrome
 
-from kvtui import looks, palette, palettes
+from kvtui import cli, looks, palette, palettes
 from kvtui.looks import Look
+from kvtui.options import look_options, looks_wanted
 
 BLACK = Color.parse("#000000")
 
@@ -120,3 +122,28 @@ def test_every_colour_is_there_in_every_look() -> None:
     assert len(names) == 1
     assert len({look.name for look in palettes.ALL}) == len(palettes.ALL)
     assert palettes.pick(dark=True, colors=palettes.FULL) is palette.DARK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ([], {}),
+        (["--theme", "light", "--no-ascii"], {"theme": "light", "ascii_only": False}),
+        (["--ascii", "--present"], {"ascii_only": True, "present": True}),
+    ],
+)
+def test_options_of_a_look(arguments: list[str], wanted: dict[str, Any]) -> None:
+    found: list[dict[str, Any]] = []
+    command = click.command()(look_options(lambda: found.append(looks_wanted())))
+    command.main(arguments, standalone_mode=False)
+    assert found == [wanted]
+    looks.detect(**found[0], environ={"TERM": "xterm"})
+
+
+@pytest.mark.parametrize(("term", "screen"), [("dumb", False), ("unknown", False), ("xterm", True), ("", True)])
+def test_a_terminal_that_cannot_place_text_is_no_screen(
+    monkeypatch: pytest.MonkeyPatch, term: str, screen: bool
+) -> None:
+    monkeypatch.setattr(cli, "_is_terminal", lambda stream: True)
+    monkeypatch.setenv("TERM", term)
+    assert cli._has_screen() is screen
