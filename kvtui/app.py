@@ -27,6 +27,7 @@ from engines import commands, events
 from kvtui.client import WorkerClient
 from kvtui.dressing import Dressing
 from kvtui.help_screen import HelpScreen
+from kvtui.improvements import IMPROVEMENTS
 from kvtui.inspection import Place
 from kvtui.literal import one_line
 from kvtui.looks import Look
@@ -59,6 +60,7 @@ TYPED_ACTIONS = {
     "heat",
     "ask",
     "save_screen",
+    "improve",
     "theme",
     "document",
     "present",
@@ -88,6 +90,7 @@ class KvtuiApp(Dressing):
         Binding("i,slash", "screen.ask", "Ask"),
         Binding("ctrl+o", "open", "Open a file", show=False),
         Binding("ctrl+n", "new_conversation", "New conversation", show=False),
+        *(Binding(i.key, f"improve('{i.id}')", i.name, show=False) for i in IMPROVEMENTS),
         Binding("x", "cancel", "Cancel", show=False),
         Binding("w", "restart", "Restart worker", show=False),
         Binding("s", "save_screen", "Save screen", show=False),
@@ -115,6 +118,7 @@ class KvtuiApp(Dressing):
         self.catalogue = [*config.engines, *(e for e in events.ENGINE_LABELS if e not in config.engines)]
         self.chosen = set(config.engines)
         self.next_budget: float | None = None
+        self.improved = {i.id for i in IMPROVEMENTS if i.wanted(config)}
         self.fresh = False  # whether the next question starts a new conversation
         self.ended = False
         self._shown = threading.Event()
@@ -184,7 +188,8 @@ class KvtuiApp(Dressing):
         worker, source = get_current_worker(), self.source
         try:
             source.start()
-            importlib.import_module("kvtui.panes.raster")  # numpy: here it holds up nobody
+            for module in ("panes.raster", "document_screen", "cache_screen"):  # numpy: here it holds up nobody
+                importlib.import_module(f"kvtui.{module}")
             while not worker.is_cancelled:
                 begun_s = time.monotonic()
                 batch = source.receive(0.25)
@@ -313,6 +318,19 @@ class KvtuiApp(Dressing):
         self.source.send(commands.SetBudget(budget=self.next_budget))
         await self.refresh_race()
 
+    def action_improve(self, id: str) -> None:
+        """An improvement on or off, for the next run."""
+        improvement = next(i for i in IMPROVEMENTS if i.id == id)
+        self.improved ^= {id}
+        on = id in self.improved
+        self.source.send(improvement.on if on else improvement.off)
+        self.notify(
+            f"Next run with {improvement.name}: {improvement.effect}. Press r to run again."
+            if on
+            else f"Next run without {improvement.name}. Press r to run again.",
+            markup=False,
+        )
+
     def action_engine(self, number: int) -> None:
         """Engines that are off are left out of the next run; one always stays."""
         if number > len(self.catalogue):
@@ -351,6 +369,7 @@ class KvtuiApp(Dressing):
 
     async def _start_over(self) -> None:
         self.ended, self.next_budget, self.chosen = False, None, set(self.config.engines)
+        self.improved = {i.id for i in IMPROVEMENTS if i.wanted(self.config)}
         self.state = RunState()
         self.outbox.watch(self.config)
         self.race.banner("")
@@ -406,6 +425,9 @@ class KvtuiApp(Dressing):
         yield SystemCommand("Cancel", "End what is running and queued (x)", self.action_cancel)
         yield SystemCommand("Budget up", "From the next run on (+)", lambda: self.action_budget(1))
         yield SystemCommand("Budget down", "From the next run on (−)", lambda: self.action_budget(-1))
+        for i in IMPROVEMENTS:
+            effect = f"{i.effect.capitalize()} ({i.key})"
+            yield SystemCommand(f"{i.name} on or off", effect, lambda id=i.id: self.action_improve(id))
         for number, engine in enumerate(self.catalogue, 1):
             title = f"{events.ENGINE_LABELS.get(engine, engine)} on or off"
             yield SystemCommand(title, f"From the next run on ({number})", lambda n=number: self.action_engine(n))
