@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from engines import events
 from engines.caches.base import Cache, Surroundings
 from engines.caches.h2o import H2OCache, H2OKnobs
 from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
+from engines.caches.infinigen_plus import InfiniGenPlusCache
 from engines.caches.paged import PagedCache, PagedKnobs
 from engines.clock import Clock
+from engines.disktier import DiskTier
 from engines.engine import Engine
 from engines.errors import BadRequest
-from engines.knobs import PREFILLS, SCORINGS
+from engines.knobs import ANCHORS, PREFETCHES, PREFILLS, SCORINGS
 from engines.link import open_link
 from engines.memory import Pool
 from engines.model import Model
 from engines.scheduler import CHUNK_TOKENS
 
 # The recommended H2O: flash scoring, chunked prefill, anchors.
-PLUS_PREFILL, PLUS_SCORING, PLUS_ANCHORS, PLUS_CHUNK_TOKENS = "chunked", "flash", 0.45, 512
+PLUS_PREFILL, PLUS_SCORING, PLUS_CHUNK_TOKENS = "chunked", "flash", 512
 
 
 def create_engine(
@@ -41,11 +45,19 @@ def create_engine(
     heavy_share: float = 0.5,
     prefix_sharing: bool = True,
     chunk_tokens: int | None = None,
+    prefetch: str | None = None,
+    resident: float | None = None,
+    resident_tokens: int | None = None,
+    disk_bytes: int | None = None,
+    disk_folder: Path | None = None,
 ) -> Engine:
     """`id` is one of `events.ENGINE_LABELS`. `budget` (share of KV entries kept or fetched) is for H2O and InfiniGen;
     H2O takes `budget_tokens` instead, an absolute number. `alpha` is InfiniGen's (logits below the maximum; inf fetches
     all that the budget allows). `prefill` and `scoring` are among `knobs.PREFILLS` and `knobs.SCORINGS`; `anchors` is
-    the share of H2O's budget for protected positions. `link` is a profile's name (see engines.link). Caps are bytes.
+    the share of H2O's budget for protected positions. `prefetch` is among `knobs.PREFETCHES`, `resident` and
+    `resident_tokens` are what InfiniGen's predictive prefetch keeps on the device (see InfiniGenKnobs). `link` is a
+    profile's name (see engines.link). Caps are bytes. With `disk_bytes` or `disk_folder`, what InfiniGen's capped host
+    pool has no room for goes to a file there (of the system's temporary folder by default) instead of being evicted.
 
     Raises BadRequest for knobs out of range, and OutOfMemory when the weights alone exceed the cap.
     """
@@ -61,11 +73,18 @@ def create_engine(
         raise BadRequest(f"chunk_tokens {chunk_tokens} must be positive")
     if prefill is not None and prefill not in PREFILLS[id]:
         raise BadRequest(f"engine {id} has no {prefill!r} prefill: choose {' or '.join(PREFILLS[id])}")
+    if prefetch is not None and prefetch not in PREFETCHES:
+        raise BadRequest(f"prefetch is {' or '.join(PREFETCHES)}, not {prefetch!r}")
+    if disk_bytes is not None and disk_bytes < 1:
+        raise BadRequest(f"disk_bytes {disk_bytes} must be positive")
+    if disk_folder is not None and not disk_folder.is_dir():
+        raise BadRequest(f"no folder {str(disk_folder)!r} for the disk tier")
     if scoring is not None and scoring not in SCORINGS:
         raise BadRequest(f"scoring is {', '.join(SCORINGS)}, not {scoring!r}")
     clock = Clock(model.device)
     device, host = Pool("device", device_memory_bytes), Pool("host", host_memory_bytes)
-    around = Surroundings(model, clock, device, host, open_link(link, model.device, clock))
+    disk = None if disk_bytes is None and disk_folder is None else DiskTier(Pool("disk", disk_bytes), disk_folder)
+    around = Surroundings(model, clock, device, host, open_link(link, model.device, clock), disk)
     device.charge("weights", model.weights_bytes)
     arena = arena_tokens or _arena_tokens(model, device)
     cache: Cache
@@ -79,7 +98,7 @@ def create_engine(
         if prefill == "eager" and scoring != "eager":
             prefill = "flash"  # scores that are never there cannot be what a prompt's attention is made of
         if anchors is None:
-            anchors = PLUS_ANCHORS if plus else 0.0
+            anchors = ANCHORS if plus else 0.0
         if prefill.startswith("chunked"):
             chunk_tokens = chunk_tokens or PLUS_CHUNK_TOKENS
         cache = H2OCache(
@@ -96,10 +115,18 @@ def create_engine(
         )
     else:
         spread = {} if alpha is None else {"alpha": alpha}
+        prefetch = prefetch or ("predictive" if id == "infinigen+" else "off")
         knobs = InfiniGenKnobs(
-            budget, partial_ratio=partial_ratio, victim=victim, prefill=prefill or PREFILLS[id][0], **spread
+            budget,
+            partial_ratio=partial_ratio,
+            victim=victim,
+            prefill=prefill or PREFILLS[id][0],
+            prefetch=prefetch,
+            resident=resident,
+            resident_tokens=resident_tokens,
+            **spread,
         )
-        cache = InfiniGenCache(around, knobs)
+        cache = (InfiniGenPlusCache if prefetch == "predictive" else InfiniGenCache)(around, knobs)
     return Engine(id, cache, chunk_tokens or CHUNK_TOKENS)
 
 

@@ -277,6 +277,7 @@ class Engine:
         blocks = getattr(self.cache, "blocks", None)
         kinds = self.cache.kv_kinds()
         device, host = self.device_pool, self.host_pool
+        disk = self.cache.around.disk.pool if self.cache.around.disk else None
         slots, filled = 0, 0
         for sequence in self._sequences():
             slots += len(sequence.table) * 16
@@ -298,6 +299,8 @@ class Engine:
             waste=1 - filled / slots if slots else 0.0,
             preemptions=self.scheduler.preemptions,
             prefix_hit_tokens=getattr(self.cache, "prefix_hit_tokens", 0),
+            disk_bytes={kind: size for kind, size in disk.bytes_by_kind.items() if size} if disk else {},
+            disk_cap_bytes=disk.cap_bytes if disk else None,
         )
 
     def transfer(self) -> events.Transfer:
@@ -316,6 +319,8 @@ class Engine:
             busy_s=now.busy_s - before.busy_s,
             hidden_s=max(0.0, now.hidden_s - before.hidden_s),
             measured=self.link.info.measured,
+            saved_bytes=now.saved_bytes - before.saved_bytes,
+            hit_rate=(now.found - before.found) / wanted if (wanted := now.wanted - before.wanted) else None,
         )
 
     def _checked(self, token_ids: Iterable[int], empty: str) -> list[int]:
@@ -458,7 +463,7 @@ class Engine:
     def _failed(self, sequence: Sequence, fault: OutOfMemory) -> None:
         reached = max(sequence.computed, len(sequence.tokens))
         detail = (
-            f"out of {fault.tier} memory at {reached:,} tokens: needs {mib(fault.needed_bytes)} for {fault.kind} "
+            f"out of {fault.what} at {reached:,} tokens: needs {mib(fault.needed_bytes)} for {fault.kind} "
             f"beside {mib(fault.used_bytes)} in use, cap {mib(fault.cap_bytes)}"
         )
         self._outcome(sequence, "device_oom" if fault.tier == "device" else "error", detail)

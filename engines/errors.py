@@ -27,14 +27,18 @@ class PromptTooLong(BadRequest):
 
 
 class OutOfMemory(KvtuiError):
-    """A pool's cap would be exceeded. `tier` is "device" or "host"; sizes are bytes."""
+    """A pool's cap would be exceeded. `tier` is "device", "host" or "disk"; sizes are bytes."""
 
     tier = "device"
+
+    @property
+    def what(self) -> str:
+        return "disk space" if self.tier == "disk" else f"{self.tier} memory"
 
     def __init__(self, kind: str, needed_bytes: int, used_bytes: int, cap_bytes: int) -> None:
         self.kind, self.needed_bytes, self.used_bytes, self.cap_bytes = kind, needed_bytes, used_bytes, cap_bytes
         super().__init__(
-            f"out of {self.tier} memory: needs {mib(needed_bytes)} for {kind} with {mib(used_bytes)} in use, "
+            f"out of {self.what}: needs {mib(needed_bytes)} for {kind} with {mib(used_bytes)} in use, "
             f"cap {mib(cap_bytes)}"
         )
 
@@ -45,6 +49,10 @@ class DeviceOutOfMemory(OutOfMemory):
 
 class HostOutOfMemory(OutOfMemory):
     tier = "host"
+
+
+class DiskFull(OutOfMemory):
+    tier = "disk"
 
 
 def mib(size_bytes: int) -> str:

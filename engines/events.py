@@ -20,6 +20,7 @@ ENGINE_LABELS = {
     "h2o": "H2O",
     "h2o+": "H2O+",
     "infinigen": "InfiniGen",
+    "infinigen+": "InfiniGen+",
 }
 
 
@@ -152,8 +153,8 @@ class Heads(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 class Memory(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes in use by tier and kind ("weights", "kv", "partial keys", "staging", "scores", ...), with peaks and caps.
-    `kv_peak_bytes` are the KV entries' own peaks. Blocks are the paged arena's; `waste` is the share of allocated KV
-    slots that hold nothing."""
+    `disk_bytes` is what lies below the host. `kv_peak_bytes` are the KV entries' own peaks. Blocks are the paged
+    arena's; `waste` is the share of allocated KV slots that hold nothing."""
 
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -169,11 +170,15 @@ class Memory(Event, frozen=True, kw_only=True, omit_defaults=True):
     waste: float = 0.0
     preemptions: int = 0
     prefix_hit_tokens: int = 0
+    disk_bytes: dict[str, int] = {}
+    disk_cap_bytes: int | None = None
 
 
 class Transfer(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes over the link since this engine's last Transfer event, within `clock_s - span_s .. clock_s`.
-    `busy_s` is how long the link worked, `hidden_s` the part of it that computation covered."""
+    `busy_s` is how long the link worked, `hidden_s` the part of it that computation covered. `saved_bytes` did not
+    have to move, as the entries were on the device still; `hit_rate` is the share of the selected entries that were
+    (None where nothing stays)."""
 
     h2d_bytes: int
     d2h_bytes: int
@@ -183,6 +188,8 @@ class Transfer(Event, frozen=True, kw_only=True, omit_defaults=True):
     busy_s: float
     hidden_s: float
     measured: bool
+    saved_bytes: int = 0
+    hit_rate: float | None = None
 
 
 class TooLong(Event, frozen=True, kw_only=True, omit_defaults=True):

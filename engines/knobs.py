@@ -12,8 +12,11 @@ PREFILLS = {
     "h2o": ("eager", "flash", "chunked", "chunked-exact"),
     "h2o+": ("chunked", "chunked-exact", "flash", "eager"),
     "infinigen": ("flash", "eager"),
+    "infinigen+": ("flash", "eager"),
 }
+ANCHORS = 0.45  # of H2O's budget, where anchors are wanted and no share is given
 SCORINGS = ("eager", "flash", "sampled")
+PREFETCHES = ("off", "predictive")
 
 
 def check_knobs(config: WorkerConfig) -> None:
@@ -31,6 +34,12 @@ def check_knobs(config: WorkerConfig) -> None:
         raise BadRequest(f"alpha is above 0, not {config.alpha:g}")
     if config.prefill is not None and not any(config.prefill in PREFILLS[engine_id] for engine_id in config.engines):
         raise BadRequest(f"none of {', '.join(config.engines)} has a prefill called {config.prefill!r}")
+    if config.scoring is not None and config.scoring not in SCORINGS:
+        raise BadRequest(f"scoring is {', '.join(SCORINGS)}, not {config.scoring!r}")
+    if config.anchors is not None and not 0 <= config.anchors < 1:
+        raise BadRequest(f"the anchors' share of the budget is 0 or more and below 1, not {config.anchors:g}")
+    if config.prefetch is not None and config.prefetch not in PREFETCHES:
+        raise BadRequest(f"prefetch is {' or '.join(PREFETCHES)}, not {config.prefetch!r}")
     if config.max_new_tokens < 1:
         raise BadRequest(f"the number of new tokens is 1 or more, not {config.max_new_tokens}")
     if config.max_new_tokens >= 1 << 31:

@@ -75,14 +75,23 @@ def modelled(name: str | None) -> LinkInfo:
     return LinkInfo(profile=name, measured=False, bytes_per_s=rate, latency_s=LATENCY_S, description=description)
 
 
+def _nothing() -> float:
+    return 0.0
+
+
 @dataclass
 class Traffic:
-    """What went over the link: bytes by direction, seconds it was busy, and seconds of it that somebody waited for."""
+    """What went over the link: bytes by direction, seconds it was busy, and seconds of it that somebody waited for.
+    Where entries stay on the device: the bytes that did not have to move, and how many of the `wanted` entries were
+    `found` there."""
 
     h2d_bytes: int = 0
     d2h_bytes: int = 0
     busy_s: float = 0.0
     stalled_s: float = 0.0
+    saved_bytes: int = 0
+    wanted: int = 0
+    found: int = 0
 
     @property
     def hidden_s(self) -> float:
@@ -99,11 +108,12 @@ class ModelledLink:
     _h2d_free_s: float = 0.0
     _d2h_free_s: float = 0.0
 
-    def to_device(self, size_bytes: int, copy: Callable[[], None]) -> float:
-        """Copies, and returns when (on the engine's clock) the bytes are there."""
+    def to_device(self, size_bytes: int, copy: Callable[[], None], before_s: Callable[[], float] = _nothing) -> float:
+        """Copies, and returns when (on the engine's clock) the bytes are there. `before_s`, asked after the copy, tells
+        how much of it passed before the bytes came to the link: reading a disk is not modelled."""
         with self.clock.excluded():
             copy()
-        duration_s = self._duration_s(size_bytes)
+        duration_s = self._duration_s(size_bytes) + before_s()
         self._h2d_free_s = max(self.clock.now_s, self._h2d_free_s) + duration_s
         self.traffic.h2d_bytes += size_bytes
         self.traffic.busy_s += duration_s
@@ -141,7 +151,10 @@ class CudaLink:
         self._busy: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._stalls: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
-    def to_device(self, size_bytes: int, copy: Callable[[], None]) -> torch.cuda.Event:
+    def to_device(
+        self, size_bytes: int, copy: Callable[[], None], before_s: Callable[[], float] = _nothing
+    ) -> torch.cuda.Event:
+        """Here all of it is measured; `before_s` is part of that."""
         self.traffic.h2d_bytes += size_bytes
         return self._on(self._h2d, copy)
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 import torch
 
-from engines.errors import DeviceOutOfMemory, HostOutOfMemory, OutOfMemory
+from engines.errors import DeviceOutOfMemory, DiskFull, HostOutOfMemory, OutOfMemory
 from engines.kernels import allocate
 
 BLOCK_TOKENS = 16
 
 
 class Pool:
-    """The bytes of one tier ("device" or "host") by kind, with their peaks, under an optional cap."""
+    """The bytes of one tier ("device", "host" or "disk") by kind, with their peaks, under an optional cap."""
 
     def __init__(self, tier: str, cap_bytes: int | None = None) -> None:
         self.tier, self.cap_bytes = tier, cap_bytes
@@ -32,18 +32,18 @@ class Pool:
         return sum(self.bytes_by_kind.values())
 
     def charge(self, kind: str, size_bytes: int) -> None:
-        """Raises DeviceOutOfMemory or HostOutOfMemory, and charges nothing, when the cap would be exceeded."""
+        """Raises the tier's OutOfMemory, and charges nothing, when the cap would be exceeded."""
         used = self.used_bytes
         if self.cap_bytes is not None and used + size_bytes > self.cap_bytes:
-            raise self._fault(kind, size_bytes, used)
+            raise self.fault(kind, size_bytes, used)
         self.bytes_by_kind[kind] = self.bytes_by_kind.get(kind, 0) + size_bytes
         self.peak_bytes = max(self.peak_bytes, used + size_bytes)
         self.peak_by_kind[kind] = max(self.peak_by_kind.get(kind, 0), self.bytes_by_kind[kind])
 
-    def _fault(self, kind: str, size_bytes: int, used_bytes: int) -> OutOfMemory:
+    def fault(self, kind: str, size_bytes: int, used_bytes: int) -> OutOfMemory:
         """Without a cap, what is in use is all that there was."""
-        fault = DeviceOutOfMemory if self.tier == "device" else HostOutOfMemory
-        return fault(kind, size_bytes, used_bytes, used_bytes if self.cap_bytes is None else self.cap_bytes)
+        tiers = {"device": DeviceOutOfMemory, "host": HostOutOfMemory, "disk": DiskFull}
+        return tiers[self.tier](kind, size_bytes, used_bytes, used_bytes if self.cap_bytes is None else self.cap_bytes)
 
     def release(self, kind: str, size_bytes: int) -> None:
         assert self.bytes_by_kind.get(kind, 0) >= size_bytes, f"{kind}: released more than was charged"
@@ -62,7 +62,7 @@ class Pool:
             self.release(kind, size)
             # What torch raises when a device or the machine is full; CPU allocators raise a plain RuntimeError.
             if isinstance(fault, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(fault):
-                raise self._fault(kind, size, self.used_bytes) from fault
+                raise self.fault(kind, size, self.used_bytes) from fault
             raise
 
     def drop(self, kind: str, *tensors: torch.Tensor) -> None:

@@ -309,7 +309,7 @@ def test_without_an_observer_no_picture_is_made():
     ("knobs", "said"),
     [
         ({"engines": ["vllm", "vllm"]}, "named twice"),
-        ({"engines": ["tgi"]}, "known are vllm, h2o, h2o\\+, infinigen"),
+        ({"engines": ["tgi"]}, "known are vllm, h2o, h2o\\+, infinigen, infinigen\\+"),
         ({"engines": []}, "no engine"),
         ({"budget": 0.0}, "budget"),
         ({"budget": float("nan")}, "budget"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engines.clock import Clock
+from engines.disktier import DiskTier
 from engines.link import Link
 from engines.memory import Pool
 from engines.model import Model
@@ -18,13 +19,14 @@ from engines.sequence import Sequence, Span, Step
 
 @dataclass
 class Surroundings:
-    """What every cache is given: the model, its engine's clock, its pools and its link."""
+    """What every cache is given: the model, its engine's clock, pools and link, and a disk if it may use one."""
 
     model: Model
     clock: Clock
     device: Pool
     host: Pool
     link: Link
+    disk: DiskTier | None = None
 
 
 @dataclass

@@ -10,6 +10,7 @@ speculated softmax.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,17 +33,22 @@ class InfiniGenKnobs:
     speculated score may lie. The paper has 4 to 5 on OPT; on SmolLM2 at budget 0.2 the selected keys carry 0.76 of the
     attention mass at 5, 0.90 at 8 and 0.91 at 9 or without a limit, hence the default. `partial_ratio`: share of skewed
     columns kept on the device. `victim`: whom a capped host pool evicts: "counter", "lru" or "fifo". `prefill`:
-    "flash", or "eager" with all scores on the device."""
+    "flash", or "eager" with all scores on the device. `prefetch`: "off", or "predictive" (see
+    caches/infinigen_plus.py), which keeps the share `resident` of the context on the device (None: 1.5 budgets), at
+    most `resident_tokens` a layer."""
 
     budget: float
     alpha: float = 9.0
     partial_ratio: float = 0.3
     victim: str = "counter"
     prefill: str = "flash"
+    prefetch: str = "off"
+    resident: float | None = None
+    resident_tokens: int | None = None
 
 
 @dataclass
-class _Held:
+class Held:
     """One sequence: its host KV, the columns chosen at prefill as projections [layers, G, d, p], the partial keys
     [layers, G, capacity, p], two staging buffers on the device, what the last step fetched, and the mass that was
     observed last [layers, G, tokens]."""
@@ -56,7 +62,7 @@ class _Held:
 
 
 @dataclass
-class _Fetch:
+class Fetch:
     """Entries under way to keys and values [G, >= m, d] on the device: `slots` int64 [G, m] of the host pool, and when
     they are there. `lasting` buffers are the staging ones."""
 
@@ -82,7 +88,7 @@ class InfiniGenCache(Cache):
         self.skew = skew(self.model)
         around.device.charge("skew matrices", self.skew.nbytes)
         self.partial = max(1, round(knobs.partial_ratio * self.shape.head_dim))
-        self._pending: dict[Sequence, _Fetch] = {}
+        self._pending: dict[Sequence, Fetch] = {}
         self._looks: dict[Sequence, Tensor] = {}
         self._scores: Tensor | None = None
 
@@ -93,7 +99,12 @@ class InfiniGenCache(Cache):
         """Room in host memory, for partial keys and in the staging buffers: for what the request may still need."""
         needed = sequence.computed + count + max(0, sequence.max_new_tokens - sequence.new_tokens)
         if sequence.held is None:
-            sequence.held = self._open(needed)
+            host = self._host(needed)
+            try:
+                sequence.held = self._open(host)
+            except Exception:
+                host.close()
+                raise
         elif sequence.held.host.wants(needed):
             self._widen(sequence, needed)
 
@@ -146,9 +157,7 @@ class InfiniGenCache(Cache):
         held = sequence.held
         if held is not None:
             held.host.close()
-            self.around.device.drop("partial keys", held.partial_keys)
-            self.around.device.drop("partial weights", held.columns)
-            self.around.device.drop("staging", *(t for pair in held.staging for t in pair))
+            self._close(held)
         sequence.held, sequence.computed = None, 0
 
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
@@ -158,6 +167,7 @@ class InfiniGenCache(Cache):
         held, n, layers = sequence.held, sequence.computed, self.shape.layers
         cells = np.full((layers, n), pack_cell(KvState.EVICTED, 0), dtype=np.uint8)
         cells[held.host.existing(n).numpy()] = pack_cell(KvState.HOST, 0)
+        cells[:, held.host.disk_position :] = pack_cell(KvState.DISK, 0)
         fetched = 0
         for layer, positions in enumerate(held.fetched):
             if positions is not None:
@@ -172,18 +182,19 @@ class InfiniGenCache(Cache):
         held, n, groups = sequence.held, sequence.computed, self.shape.kv_heads
         states = np.full((groups, n), KvState.EVICTED, np.uint8)
         np.put_along_axis(states, held.host.kept_positions(layer).numpy(), np.uint8(KvState.HOST), axis=1)
+        states[:, held.host.disk_position :] = KvState.DISK
         if (fetched := held.fetched[layer]) is not None:
             np.put_along_axis(states, fetched.numpy(), np.uint8(KvState.FETCHED), axis=1)
         return HeadsView(states, head_shares(held.mass[layer], n))
 
-    def _open(self, capacity: int) -> _Held:
+    def _host(self, tokens: int) -> HostKv:
+        shape = self.shape
+        entry = HostKvShape(shape.layers, shape.kv_heads, shape.head_dim, self.model.dtype)
+        return HostKv(self.around.host, entry, tokens, self.knobs.victim, self.around.disk)
+
+    def _open(self, host: HostKv) -> Held:
+        """What a sequence needs beside its entries in `host`. Takes nothing when there is no room."""
         shape, device, pool = self.shape, self.model.device, self.around.device
-        host = HostKv(
-            self.around.host,
-            HostKvShape(shape.layers, shape.kv_heads, shape.head_dim, self.model.dtype),
-            capacity,
-            self.knobs.victim,
-        )
         taken: list[tuple[str, Tensor]] = []
 
         def tensor(kind: str, *extent: int, dtype: torch.dtype = self.model.dtype) -> Tensor:
@@ -206,15 +217,20 @@ class InfiniGenCache(Cache):
                 extent = (1, shape.kv_heads, slots, shape.head_dim)
                 staging.append((tensor("staging", *extent), tensor("staging", *extent)))
         except Exception:
-            host.close()
             for kind, made in taken:
                 pool.drop(kind, made)
             raise
         fetched: list[Tensor | None] = [None] * shape.layers
         mass = torch.zeros(shape.layers, shape.kv_heads, 0)
-        return _Held(host, columns, partial_keys, staging, fetched, mass)
+        return Held(host, columns, partial_keys, staging, fetched, mass)
 
-    def _staging_slots(self, capacity: int) -> tuple[int, int]:
+    def _close(self, held: Held) -> None:
+        """Everything of a sequence but its host KV."""
+        self.around.device.drop("partial keys", held.partial_keys)
+        self.around.device.drop("partial weights", held.columns)
+        self.around.device.drop("staging", *(t for pair in held.staging for t in pair))
+
+    def _staging_slots(self, capacity: int) -> tuple[int, ...]:
         """Even layers share the first buffer with layer 0, which fetches all; odd layers need their budget. Both end
         with room for the step's own rows."""
         return capacity + 1, math.ceil(self.knobs.budget * capacity) + 1
@@ -222,14 +238,22 @@ class InfiniGenCache(Cache):
     def _widen(self, sequence: Sequence, capacity: int) -> None:
         """A later turn needs more room: everything moves to larger buffers."""
         old = sequence.held
-        new = self._open(capacity)
-        new.host.take_over(old.host)
+        host = old.host.wider(capacity)
+        if host.capacity == old.partial_keys.shape[2]:
+            return
+        try:
+            new = self._open(host)
+        except Exception:
+            if host is not old.host:
+                host.close()
+            raise
         new.columns.copy_(old.columns)
-        new.partial_keys[:, :, : old.host.capacity] = old.partial_keys
+        new.partial_keys[:, :, : old.partial_keys.shape[2]] = old.partial_keys
         new.fetched, new.mass = old.fetched, old.mass
-        computed = sequence.computed
-        self.release(sequence)
-        sequence.held, sequence.computed = new, computed
+        if host is not old.host:
+            old.host.close()
+        self._close(old)
+        sequence.held = new
 
     def _prefill(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Full attention over a first prompt, layer by layer; then the layer's KV goes to the host, and the columns
@@ -249,8 +273,13 @@ class InfiniGenCache(Cache):
                 weight = self._skewed(q, rotation).abs().sum((1, 2)) + torch.matmul(keys.float(), rotation).abs().sum(1)
                 best = weight.topk(self.partial, dim=-1).indices.unsqueeze(1).expand(-1, self.shape.head_dim, -1)
                 held.columns[layer] = rotation.gather(2, best)
+                self._saw_all(span, layer, q, keys, values)
                 self._offload(held, layer, keys, values)
         return out
+
+    def _saw_all(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor) -> None:
+        """A prompt's rows q [T, H, d] have all the keys and values [G, n, d] of the layer before them, on the device:
+        a chance to keep some there. Here none are."""
 
     def _selected(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         """Attention over what was fetched for this layer and the step's own rows; the next layer's fetch starts first,
@@ -262,28 +291,43 @@ class InfiniGenCache(Cache):
         if layer + 1 < self.shape.layers:
             slots = self._speculate(span, layer + 1, x) if selects else held.host.occupied()
             self._pending[span.sequence] = self._fetch(span, layer + 1, slots)
-        self.around.link.wait(fetch.arrival)
-        m, n = fetch.slots.shape[1], fetch.slots.shape[1] + span.count
         own_keys, own_values = self.to_storage(k), self.to_storage(v)
-        fetch.keys[:, m:n], fetch.values[:, m:n] = own_keys, own_values
-        keys, values = fetch.keys[:, :n], fetch.values[:, :n]
         if selects:
-            out = self._decode(span, layer, q, keys, values, fetch.slots)
-        elif self._keeps() or layer == 0:
-            out, _ = kernels.flash_attention(q, keys, values, self.shape.scale)
+            out = self._decode(span, layer, q, own_keys, own_values, fetch)
         else:
-            out = self._look(span, layer, q, keys, values)
+            out = self._turn(span, layer, q, own_keys, own_values, fetch)
         if not self._keeps():
             self._looks[span.sequence] = x.clone()
         else:
-            held.fetched[layer] = held.host.positions_at(layer, fetch.slots)
+            self._note(held, layer, fetch)
             held.host.used(layer, fetch.slots)
             self._offload(held, layer, own_keys, own_values)
         self._return(fetch)
         return out
 
-    def _decode(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
-        """One query over keys and values [G, n, d], of which the last is its own."""
+    def _arrived(self, span: Span, fetch: Fetch, own_keys: Tensor, own_values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [G, n, d]: what was fetched, and the step's own behind it."""
+        self.around.link.wait(fetch.arrival)
+        m, n = fetch.slots.shape[1], fetch.slots.shape[1] + span.count
+        fetch.keys[:, m:n], fetch.values[:, m:n] = own_keys, own_values
+        return fetch.keys[:, :n], fetch.values[:, :n]
+
+    def _turn(self, span: Span, layer: int, q: Tensor, own_keys: Tensor, own_values: Tensor, fetch: Fetch) -> Tensor:
+        """Several rows over everything, or rows that only look."""
+        keys, values = self._arrived(span, fetch, own_keys, own_values)
+        if self._keeps():
+            self._saw_all(span, layer, q, keys, values)
+        if self._keeps() or layer == 0:
+            return kernels.flash_attention(q, keys, values, self.shape.scale)[0]
+        return self._look(span, layer, q, keys, values)
+
+    def _decode(self, span: Span, layer: int, q: Tensor, own_keys: Tensor, own_values: Tensor, fetch: Fetch) -> Tensor:
+        """One query over what was fetched for it and its own entry."""
+        keys, values = self._arrived(span, fetch, own_keys, own_values)
+        return self._one_query(span, layer, q, keys, values, fetch.slots)
+
+    def _one_query(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
+        """A query over keys and values [G, n, d]: those at the host's slots [G, n - 1], and its own."""
         n, device = keys.shape[1], q.device
         table = torch.zeros(1, 1, dtype=torch.int32, device=device)
         length = torch.tensor([n], dtype=torch.int32, device=device)
@@ -295,6 +339,10 @@ class InfiniGenCache(Cache):
                 kernels.decode_attention(q, *block, mass)
                 self._observe(span, layer, slots, mass[0])
         return out
+
+    def _note(self, held: Held, layer: int, fetch: Fetch) -> None:
+        """What was fetched, for the picture."""
+        held.fetched[layer] = held.host.positions_at(layer, fetch.slots)
 
     def _look(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Rows q [T, H, d] that only look: each selects for itself, as decoding would, and sees the rows before it."""
@@ -346,7 +394,7 @@ class InfiniGenCache(Cache):
         grouped = q.view(len(q), self.shape.kv_heads, -1, self.shape.head_dim).permute(1, 2, 0, 3)
         return torch.matmul(grouped, rotation.unsqueeze(1).to(q.dtype))
 
-    def _fetch(self, span: Span, layer: int, slots: Tensor) -> _Fetch:
+    def _fetch(self, span: Span, layer: int, slots: Tensor) -> Fetch:
         """Starts moving the entries at slots [G, m] to the device: into the staging buffers, or, for a whole turn's
         rows, into buffers that live for one layer."""
         held = span.sequence.held
@@ -367,13 +415,18 @@ class InfiniGenCache(Cache):
             held.host.gather(layer, slots, keys[:, :count], values[:, :count])
 
         size = 2 * slots.numel() * self.shape.head_dim * self.model.dtype.itemsize
-        return _Fetch(slots, self.around.link.to_device(size, copy), keys, values, lasting)
+        return Fetch(slots, self._to_device(held, size, copy), keys, values, lasting)
 
-    def _return(self, fetch: _Fetch) -> None:
+    def _to_device(self, held: Held, size: int, copy: Callable[[], None]) -> Any:
+        """Over the link; a stretch of the way that begins on the disk takes what the disk took."""
+        before_s = held.host.disk_s
+        return self.around.link.to_device(size, copy, lambda: held.host.disk_s - before_s)
+
+    def _return(self, fetch: Fetch) -> None:
         if not fetch.lasting:
             self.around.device.drop("layer KV", fetch.keys, fetch.values)
 
-    def _offload(self, held: _Held, layer: int, keys: Tensor, values: Tensor) -> None:
+    def _offload(self, held: Held, layer: int, keys: Tensor, values: Tensor) -> None:
         """The step's own entries, [G, T, d], to the host; their partial keys stay on the device."""
         slots = held.host.incoming(layer)
         rotated = torch.matmul(keys.to(held.columns.dtype), held.columns[layer]).to(held.partial_keys.dtype)
