@@ -64,6 +64,17 @@ class SetEngines(Command, frozen=True, kw_only=True):
     engines: list[str]
 
 
+class SetImprovements(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Improvements of the baseline engines, on or off (None: as it was); takes effect like SetBudget. `anchors` is a
+    share of H2O's budget, 0 for none; `scoring`, `prefill` and `prefetch` are among those of engines.knobs, and ""
+    stands for what the engine does by itself."""
+
+    anchors: float | None = None
+    scoring: str | None = None
+    prefill: str | None = None
+    prefetch: str | None = None
+
+
 class Focus(Command, frozen=True, kw_only=True, omit_defaults=True):
     """The layer that a person looks at (None: none in particular), see `events.Heads`."""
 
@@ -88,6 +99,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     device_memory_bytes: int | None = None
     host_memory_bytes: int | None = None
     prefill: str | None = None
+    scoring: str | None = None
+    anchors: float | None = None
+    prefetch: str | None = None
     max_new_tokens: int = 128
     temperature: float = 0.0
     top_p: float = 1.0
@@ -98,7 +112,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     prompts: list[Prompt] = []
 
 
-AnyCommand = Submit | Pause | Resume | Step | Rerun | Cancel | SetBudget | SetEngines | Focus | Shutdown
+AnyCommand = (
+    Submit | Pause | Resume | Step | Rerun | Cancel | SetBudget | SetEngines | SetImprovements | Focus | Shutdown
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyCommand)

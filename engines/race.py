@@ -29,6 +29,7 @@ from engines.commands import (
     Resume,
     SetBudget,
     SetEngines,
+    SetImprovements,
     Step,
     Submit,
     WorkerConfig,
@@ -139,6 +140,9 @@ class Race:
                     lane.focus = layer
             case SetBudget(budget=budget):
                 self._want(msgspec.structs.replace(self._wanted, budget=budget))
+            case SetImprovements():
+                asked = {name: value for name, value in msgspec.structs.asdict(command).items() if value is not None}
+                self._want(msgspec.structs.replace(self._wanted, **{k: v or None for k, v in asked.items()}))
             case SetEngines(engines=engines):
                 self._want(msgspec.structs.replace(self._wanted, engines=engines))
 
@@ -221,7 +225,7 @@ class Race:
         """Builds anew the lanes whose knobs have been changed; True if there were any."""
         if self._wanted == self._config:
             return False
-        same_knobs = self._wanted.budget == self._config.budget
+        same_knobs = msgspec.structs.replace(self._wanted, engines=self._config.engines) == self._config
         self._config = self._wanted
         # What is not kept is let go first: a device may not hold the old pools and the new.
         self._lanes = [lane for lane in self._lanes if same_knobs and lane.id in self._config.engines]
@@ -235,6 +239,9 @@ class Race:
         options = {
             "budget": config.budget,
             "alpha": config.alpha,
+            "scoring": config.scoring,
+            "anchors": config.anchors,
+            "prefetch": config.prefetch,
             "link": config.link,
             "device_memory_bytes": config.device_memory_bytes,
             "host_memory_bytes": config.host_memory_bytes,

@@ -16,6 +16,7 @@ KEYS = (
     (".", "while paused: one step for each engine"),
     ("r", "run the stream again from its beginning, with fresh caches"),
     ("+  −", "budget up or down, from the next run on"),
+    ("a f k v", "anchors, flash scoring, chunked prefill; predictive prefetch: from the next run on"),
     ("1 2 3 …", "engine on or off, from the next run on"),
     ("← →  tab", "move between the columns"),
     ("↑ ↓", "scroll the column's text"),
@@ -42,7 +43,7 @@ REPLAY_KEYS = (
     ("{  }", "half the speed, double the speed"),
     ("0  r", "to the beginning"),
 )
-NEEDS_A_WORKER = {".", "space", "r", "+  −", "1 2 3 …", "i  /", "ctrl+o", "ctrl+n", "x", "w"}
+NEEDS_A_WORKER = {".", "space", "r", "+  −", "a f k v", "1 2 3 …", "i  /", "ctrl+o", "ctrl+n", "x", "w"}
 NOTES = """
 Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed \
 that it would have on a machine of its own, and the race is fair although they share one.

@@ -49,6 +49,7 @@ class ReplayApp(KvtuiApp):
         Binding("minus", "refuse('the budget')", "Budget", show=False),
         *(Binding(str(n), "refuse('the set of engines')", "Engines", show=False) for n in range(1, 10)),
         Binding("i,slash,ctrl+n,ctrl+o", "refuse('what was asked')", "Ask", show=False),
+        Binding("a,f,k,v", "refuse('the improvements')", "Improvements", show=False),
         Binding("x", "refuse('what was cancelled')", "Cancel", show=False),
     ]
 

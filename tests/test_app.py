@@ -342,3 +342,19 @@ def test_the_face_imports_neither_torch_nor_numpy() -> None:
     code = "import sys, kvtui.app; print(sorted({'torch', 'transformers', 'numpy', 'plotext'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.strip() == "[]"
+
+
+async def test_improvements_are_switched_by_keys_for_the_next_run() -> None:
+    source = ScriptedSource([started()])
+    app = KvtuiApp(commands.WorkerConfig(scoring="flash"), source)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await until(pilot, lambda: app.state.started is not None)
+        await pilot.press("a", "f", "k", "v", "a")
+        wanted = [c for c in source.sent if isinstance(c, commands.SetImprovements)]
+    assert wanted == [
+        commands.SetImprovements(anchors=0.45),
+        commands.SetImprovements(scoring=""),  # it was on from the start
+        commands.SetImprovements(prefill="chunked"),
+        commands.SetImprovements(prefetch="predictive"),
+        commands.SetImprovements(anchors=0.0),
+    ]

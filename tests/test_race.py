@@ -14,6 +14,7 @@ from engines.commands import (
     Resume,
     SetBudget,
     SetEngines,
+    SetImprovements,
     Step,
     Submit,
     WorkerConfig,
@@ -446,3 +447,24 @@ def test_the_layer_in_focus_comes_every_other_time() -> None:
     seen = [event.layer for event in course.of(Heads, engine="vllm")][: -MODEL.layers]
     assert seen[::2] == [1] * len(seen[::2])
     assert len(seen) >= 3
+
+
+def test_an_improvement_holds_from_the_next_run_on_and_can_be_taken_back() -> None:
+    given = []
+    course = Course(Prompt(text="the light"))
+    build = course.race._build
+
+    def noting(engine_id, model, **options):
+        given.append((engine_id, options["anchors"], options["scoring"]))
+        return build(engine_id, model, **options)
+
+    course.race._build = noting
+    course.race.handle(SetImprovements(anchors=0.4, scoring="flash"))
+    assert not given
+    course.race.handle(Rerun())
+    assert given == [("vllm", 0.4, "flash"), ("h2o", 0.4, "flash")]
+    course.race.handle(SetImprovements(anchors=0.0))
+    course.race.handle(Rerun())
+    assert given[2:] == [("vllm", None, "flash"), ("h2o", None, "flash")]
+    course.race.handle(SetImprovements(prefetch="telepathy"))
+    assert course.of(Notice)[-1].level == "error"
