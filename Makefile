@@ -24,7 +24,7 @@ lint: $(VENV)/.tested
 
 test: lint
 	$(VENV)/bin/kvtui models --fetch smollm2-135m
-	$(VENV)/bin/pytest
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2
 
 test-slow: $(VENV)/.tested
 	$(VENV)/bin/pytest -m slow
