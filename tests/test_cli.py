@@ -130,7 +130,7 @@ def test_an_engines_error_is_a_row_and_code_1():
     [
         (["run", "--prompt", " "], "the prompt is empty"),
         (["run", "--prompt", "x" * 600], "88 more than the context of 512; shorten it, or"),
-        (["run", "--prompt", "a", "--engines", "tgi"], 'unknown engine "tgi"; known are vllm, h2o, h2o+, infinigen, infinigen+'),
+        (["run", "--prompt", "a", "--engines", "tgi"], 'unknown engine "tgi"; known are vllm, h2o, h2o+, infinigen'),
         (["run", "--prompt", "a", "--engines", "h2o,h2o"], '"h2o" is named twice'),
         (["run", "--prompt", "a", "--engines", ","], "no engine to run"),
         (["run", "--prompt", "a", "--budget", "0"], "the budget is a share above 0 and at most 1, not 0"),
