@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import struct
 import tracemalloc
@@ -98,7 +99,11 @@ def test_damage_anywhere_is_one_line_and_never_other_events(short: Path, tmp_pat
     assert refused >= 3 * (len(raw) - header)  # of the header, only what is told about the run may change
 
 
-@pytest.mark.parametrize("garbage", [b"\0" * 300, b"\xff" * 300, os.urandom(300), b"not msgpack at all " * 20])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\0" * 300, b"\xff" * 300, random.Random(7).randbytes(300), b"not msgpack at all " * 20],
+    ids=["zeros", "ones", "noise", "words"],
+)
 def test_garbage_between_frames_is_found_when_the_trace_is_opened(short: Path, garbage: bytes) -> None:
     raw = short.read_bytes()
     short.write_bytes(raw[:-80] + garbage + raw[-80:])
@@ -113,10 +118,11 @@ def test_garbage_between_frames_is_found_when_the_trace_is_opened(short: Path, g
         (b"\x01", "is not a kvtui trace"),
         (b"A page of text, not a trace.\n" * 50, "is not a kvtui trace"),
         (bytes(4000), "is not a kvtui trace"),
-        (b"\x7fELF" + os.urandom(4000), "is not a kvtui trace"),
+        (b"\x7fELF" + random.Random(7).randbytes(4000), "is not a kvtui trace"),
         (struct.pack("<I", 0xFFFFFFFF) + bytes(100), "is not a kvtui trace"),
         (struct.pack("<I", 5) + b"\xa4only", "is not a kvtui trace"),
     ],
+    ids=["empty", "byte", "text", "zeros", "program", "huge frame", "short frame"],
 )
 def test_what_is_no_trace_is_said_in_one_line(raw: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "some.file"
