@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engines import events, kernels
 from engines.caches.base import Cache, CacheView, HeadsView
+from engines.caches.infinigen import InfiniGenCache
 from engines.caches.paged import PagedCache
 from engines.errors import BadRequest, OutOfMemory, mib
 from engines.sampling import sample
@@ -135,6 +136,21 @@ class Engine:
         elif not self.scheduler.has_work:
             self._forget_ended()
         self.scheduler.add(sequence)
+
+    def adopt(self, token_ids: list[int], blocks: Iterable[list[tuple[Tensor, Tensor]]], room: int = 0) -> None:
+        """Makes `token_ids` the conversation that a follow-up continues, with KV that was computed elsewhere (see
+        InfiniGenCache.adopt) and room for so many tokens more. Raises BadRequest for engines that cannot."""
+        if not isinstance(self.cache, InfiniGenCache):
+            raise BadRequest(f"engine {self.id} takes no KV from elsewhere")
+        self.reset()
+        sequence = Sequence(0, token_ids, len(token_ids), room, Sampling())
+        with torch.inference_mode():
+            try:
+                self.cache.adopt(sequence, blocks)
+            except OutOfMemory:
+                self.cache.release(sequence)
+                raise
+        self._ended = sequence
 
     def advance(self, observe: bool = False) -> list[events.Event]:
         """Runs one slice on the engine's clock: a decode step, or one layer of a prefill step. Returns what happened.

@@ -271,6 +271,27 @@ def decode_attention(
     return torch.matmul(probabilities.to(q.dtype), gathered(values)).reshape(batch, heads, dim)
 
 
+def speculate(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) -> Tensor:
+    """Which keys a decode step will want: partial queries q [G, group, p] against partial keys [G, p, n] -> int64
+    [G, m], ascending. A KV head's m are those with the largest softmax, summed over its queries; m is how many scores
+    lie within `alpha` of their query's maximum, on average over queries, within 1 .. `most`."""
+    if _plain(q) and keys.stride(2) == 1 and keys.dtype in (torch.bfloat16, torch.float32):
+        return native.speculate(q.contiguous(), keys, scale, alpha, most)
+    shares, wanted = speculated(q.unsqueeze(2), keys, scale, alpha, most)
+    return shares[:, 0].topk(int(wanted[0]), dim=-1, sorted=False).indices.sort(-1).values
+
+
+def speculated(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) -> tuple[Tensor, Tensor]:
+    """What `speculate` chooses by, for T rows q [G, group, T, p]: the summed softmax [G, T, n], and how many each row
+    wants, int64 [T]."""
+    scores = torch.matmul(q, keys.to(q.dtype).unsqueeze(1)).float() * scale
+    top = scores.amax(-1, keepdim=True)
+    within = (scores >= top - alpha).sum(-1).float().mean((0, 1))
+    softmax = scores.sub_(top).exp_()
+    softmax.div_(softmax.sum(-1, keepdim=True))
+    return softmax.sum(1), within.round().long().clamp(1, most)
+
+
 def eager_attention(q: Tensor, k: Tensor, v: Tensor, scores: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Causal attention that materialises every score: q [H, T, d], k and v [G, n, d] -> (out [H, T, d], mass [G, n]).
 

@@ -47,7 +47,10 @@ _SIGNATURES = {
     ],
     "causal_softmax": [_P, _N, _N, _N, _N, _F, _P, _P, _P, _I],
     "column_mass": [_P, _N, _N, _N, _N, _N, _F, _P, _F, _P, _P, _I],
+    "speculate": [_P, _P, _N, _N, _I, _F, _F, *[_N] * 5, _P, _P, _I],
+    "take": [_P, _N, _P, _P, _N, _P, _N, _P, *[_N] * 7, *[_P] * 5],
 }
+_RETURNS_COUNT = {"speculate", "take"}
 
 
 def load(folder: Path) -> ctypes.CDLL | None:
@@ -61,7 +64,7 @@ def load(folder: Path) -> ctypes.CDLL | None:
             loaded = ctypes.CDLL(str(path))
             for name, arguments in _SIGNATURES.items():
                 function = getattr(loaded, "kvtui_" + name)
-                function.argtypes, function.restype = arguments, None
+                function.argtypes, function.restype = arguments, _N if name in _RETURNS_COUNT else None
             return loaded
         except (OSError, AttributeError):
             continue
@@ -307,3 +310,69 @@ def column_mass(
         _scratch_pointer(threads * width),
         threads,
     )
+
+
+def speculate(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) -> Tensor:
+    """As `kernels.speculate`; q contiguous, keys contiguous along their last dimension."""
+    groups, group, columns = q.shape
+    slots = torch.empty(groups, most, dtype=torch.int64)
+    assert library is not None
+    chosen = library.kvtui_speculate(
+        q.data_ptr(),
+        keys.data_ptr(),
+        keys.stride(0),
+        keys.stride(1),
+        keys.dtype == torch.bfloat16,
+        scale,
+        alpha,
+        groups,
+        group,
+        columns,
+        keys.shape[2],
+        most,
+        slots.data_ptr(),
+        _scratch_pointer(2 * groups * keys.shape[2]),
+        _threads(),
+    )
+    return slots[:, :chosen]
+
+
+def take(
+    place_of: Tensor,
+    slot_of: Tensor,
+    used: Tensor,
+    slots: Tensor,
+    own: Tensor,
+    now: int,
+    first_row: int,
+    beyond: int,
+    overflow: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One layer of `prefetch.WorkingSet.take`: rows, heads, slots, into. slots contiguous along its last dimension."""
+    groups, m = slots.shape
+    places = slot_of.shape[1] - 1
+    rows = torch.empty(groups, m + 1, dtype=torch.int32)
+    missing = torch.empty(3, groups * m, dtype=torch.int64)
+    assert library is not None
+    count = library.kvtui_take(
+        place_of.data_ptr(),
+        place_of.shape[1] - 1,
+        slot_of.data_ptr(),
+        used.data_ptr(),
+        places,
+        slots.data_ptr(),
+        slots.stride(0),
+        own.data_ptr(),
+        own.stride(0),
+        groups,
+        m,
+        now,
+        first_row,
+        beyond,
+        overflow,
+        rows.data_ptr(),
+        *(line.data_ptr() for line in missing),
+        _scratch_pointer(2 * places),
+    )
+    heads, absent, into = missing[:, :count]
+    return rows, heads, absent, into

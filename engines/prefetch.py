@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engines import kernels, native
 from engines.hostpool import HostKvShape
 from engines.memory import Pool
 
@@ -55,8 +56,12 @@ class WorkingSet:
         step's own, which will go to slots own [G, 1]: in the places that were used longest ago. A copy of what was at
         `own` before is forgotten; this step may still read it. All int64, on the CPU."""
         self._now += self.places + 1
-        now, groups, m = self._now, *slots.shape[:1], slots.shape[1]
+        now, (groups, m) = self._now, slots.shape
         place_of, slot_of, used = self.place_of[layer - 1], self.slot_of[layer - 1], self.used[layer - 1]
+        beyond = self._areas + layer % 2 * groups * self.overflow
+        if kernels.use_native:
+            at = self._first_row(layer), beyond, self.overflow
+            return Taken(*native.take(place_of, slot_of, used, slots, own, now, *at))
         place = place_of.gather(1, slots).long()
         missing = place < 0
         used.scatter_(1, torch.where(missing, self.places, place), now)
@@ -84,8 +89,8 @@ class WorkingSet:
         places = torch.cat([torch.where(missing, into, place), own_place], 1)
         rows = self._first_row(layer) + head * self.places + places
         if self.overflow:
-            beyond = places == self.places
-            rows = torch.where(beyond, self._overflow_row(layer, head, beyond.cumsum(1) - 1), rows)
+            spilled = places == self.places
+            rows = torch.where(spilled, beyond + head * self.overflow + spilled.cumsum(1) - 1, rows)
         heads = head.expand(groups, m)[missing]
         return Taken(rows.int(), heads, slots[missing], rows[:, :m][missing])
 
@@ -126,9 +131,6 @@ class WorkingSet:
 
     def _first_row(self, layer: int) -> int:
         return (layer - 1) * self.shape.kv_heads * self.places
-
-    def _overflow_row(self, layer: int, head: Tensor, index: Tensor) -> Tensor:
-        return self._areas + (layer % 2 * self.shape.kv_heads + head) * self.overflow + index
 
 
 class FirstLayer:

@@ -10,7 +10,7 @@ speculated softmax.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ class InfiniGenKnobs:
 @dataclass
 class Held:
     """One sequence: its host KV, the columns chosen at prefill as projections [layers, G, d, p], the partial keys
-    [layers, G, capacity, p], two staging buffers on the device, what the last step fetched, and the mass that was
+    [layers, G, p, capacity], two staging buffers on the device, what the last step fetched, and the mass that was
     observed last [layers, G, tokens]."""
 
     host: HostKv
@@ -160,6 +160,20 @@ class InfiniGenCache(Cache):
             self._close(held)
         sequence.held, sequence.computed = None, 0
 
+    def adopt(self, sequence: Sequence, blocks: Iterable[list[tuple[Tensor, Tensor]]]) -> None:
+        """KV that was computed elsewhere becomes a sequence's: blocks of its positions in order, each with keys and
+        values [G, tokens, d] a layer."""
+        self.reserve(sequence, len(sequence.tokens))
+        held = sequence.held
+        held.columns.copy_(self.skew[..., : self.partial])
+        for block in blocks:
+            count = block[0][0].shape[1]
+            held.host.make_room(count)
+            for layer, (keys, values) in enumerate(block):
+                self._offload(held, layer, keys, values)
+            held.host.advance(count, sequence.computed)
+            sequence.computed += count
+
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
         return sequence.held.host.kept_positions(layer)
 
@@ -203,7 +217,7 @@ class InfiniGenCache(Cache):
             return made
 
         try:
-            partial_keys = tensor("partial keys", shape.layers, shape.kv_heads, host.capacity, self.partial)
+            partial_keys = tensor("partial keys", shape.layers, shape.kv_heads, self.partial, host.capacity)
             columns = tensor(
                 "partial weights",
                 shape.layers,
@@ -239,7 +253,7 @@ class InfiniGenCache(Cache):
         """A later turn needs more room: everything moves to larger buffers."""
         old = sequence.held
         host = old.host.wider(capacity)
-        if host.capacity == old.partial_keys.shape[2]:
+        if host.capacity == old.partial_keys.shape[3]:
             return
         try:
             new = self._open(host)
@@ -248,7 +262,7 @@ class InfiniGenCache(Cache):
                 host.close()
             raise
         new.columns.copy_(old.columns)
-        new.partial_keys[:, :, : old.partial_keys.shape[2]] = old.partial_keys
+        new.partial_keys[..., : old.partial_keys.shape[3]] = old.partial_keys
         new.fetched, new.mass = old.fetched, old.mass
         if host is not old.host:
             old.host.close()
@@ -347,7 +361,7 @@ class InfiniGenCache(Cache):
     def _look(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Rows q [T, H, d] that only look: each selects for itself, as decoding would, and sees the rows before it."""
         rows, groups = span.count, self.shape.kv_heads
-        chosen, count = self._ranked(span, layer, self._looks[span.sequence])
+        chosen, count = kernels.speculated(*self._asked(span, layer, self._looks[span.sequence]))
         place = chosen.argsort(-1, descending=True).argsort(-1)
         seen = torch.ones(groups, rows, keys.shape[1], dtype=torch.bool, device=q.device)
         seen[:, :, :-rows] = place < count.unsqueeze(-1)
@@ -363,25 +377,19 @@ class InfiniGenCache(Cache):
         held = span.sequence.held
         if math.isinf(self.knobs.alpha) and self.knobs.budget == 1:
             return held.host.occupied()
-        shares, count = self._ranked(span, layer, x)
-        return shares[:, 0].topk(int(count[0]), dim=-1, sorted=False).indices.sort(-1).values
+        q, *rest = self._asked(span, layer, x)
+        with self.around.device.transient("speculation", 2 * self.shape.kv_heads * held.host.filled * 4):
+            return kernels.speculate(q[:, :, 0], *rest)
 
-    def _ranked(self, span: Span, layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the rows x [T, hidden] make of the keys in the host: the speculated softmax summed over the group
-        [G, T, n], and how many of them each row wants, int64 [T]: those within alpha of the maximum, averaged over
-        heads, at most the budget."""
+    def _asked(self, span: Span, layer: int, x: Tensor) -> tuple[Tensor, Tensor, float, float, int]:
+        """What speculation starts from, for rows x [T, hidden]: partial queries [G, group, T, p], the partial keys
+        [G, p, n] of what is in the host, the scores' scale, alpha, and the budget in entries."""
         held = span.sequence.held
         occupied = held.host.filled
         q = self.model.decoder.queries(layer, x, self._positions[span.rows])
-        partial = self._skewed(q, held.columns[layer])  # [G, group, T, p]
-        keys = held.partial_keys[layer, :, :occupied].to(partial.dtype)
-        scores = torch.matmul(partial, keys.mT.unsqueeze(1)).float() * self.shape.scale  # [G, group, T, n]
-        top = scores.amax(-1, keepdim=True)
-        within = (scores >= top - self.knobs.alpha).sum(-1).float().mean((0, 1))
         most = max(1, math.floor(self.knobs.budget * occupied + 1e-9))
-        softmax = scores.sub_(top).exp_()
-        softmax.div_(softmax.sum(-1, keepdim=True))
-        return softmax.sum(1), within.round().long().clamp(1, most)
+        keys = held.partial_keys[layer, :, :, :occupied]
+        return self._skewed(q, held.columns[layer]), keys, self.shape.scale, self.knobs.alpha, most
 
     def _selects(self, span: Span) -> bool:
         return span.count == 1 and self._keeps()
@@ -432,7 +440,7 @@ class InfiniGenCache(Cache):
         rotated = torch.matmul(keys.to(held.columns.dtype), held.columns[layer]).to(held.partial_keys.dtype)
         heads = torch.arange(len(rotated), device=rotated.device).unsqueeze(1)
         kept = rotated[:, rotated.shape[1] - slots.shape[1] :]
-        held.partial_keys[layer][heads, slots.to(rotated.device)] = kept
+        held.partial_keys[layer][heads, :, slots.to(rotated.device)] = kept
         size = 2 * keys.shape[0] * slots.shape[1] * keys.shape[2] * keys.element_size()
         self.around.link.to_host(size, lambda: held.host.store(layer, keys, values))
 
