@@ -14,6 +14,7 @@ from engines.events import KvState
 from engines.hostpool import HostKvShape
 from engines.memory import Pool
 from engines.prefetch import FirstLayer, WorkingSet
+from probes import prefetch as probe
 from tests.tiny import CONFIGS, prompt, tiny
 
 
@@ -310,3 +311,41 @@ def test_the_knob_turns_either_engine_into_the_other() -> None:
         off.generate(prompt(64), 4).h2d_bytes
         == engines.create_engine("infinigen", model).generate(prompt(64), 4).h2d_bytes
     )
+
+
+def test_the_probe_compares_the_engines() -> None:
+    model, _ = tiny("llama")
+    paged, plain, improved = probe.measure(model, new_tokens=8, token_ids=prompt(200), budget=0.3)
+    assert (paged.engine, plain.engine, improved.engine) == probe.ENGINES
+    assert paged.h2d_bytes == 0 < improved.h2d_bytes < plain.h2d_bytes
+    assert plain.hit_rate is None
+    assert 0 < improved.hit_rate < 1
+    assert 0 <= improved.hidden_share <= 1
+    assert improved.modelled
+    assert improved.tpot_s > 0
+
+
+def test_a_long_context_lies_on_host_and_disk_while_the_device_stays_small() -> None:
+    found = probe.million(
+        tokens=40_000, new_tokens=3, host_memory_bytes=4 << 20, device_memory_bytes=8 << 20, resident_tokens=8192
+    )
+    entry = 3 * 2 * 32 * 2
+    assert found.host_bytes <= 4 << 20
+    assert found.host_bytes + found.disk_bytes >= 40_000 * entry
+    assert found.device_peak_bytes <= 8 << 20
+    assert found.tpot_s > 0
+
+
+def test_what_was_computed_elsewhere_decodes_as_if_it_had_been_here() -> None:
+    model, _ = tiny("llama")
+    source, plain = (engines.create_engine(id, model, budget=1.0, alpha=math.inf) for id in ("infinigen", "infinigen+"))
+    answer = source.generate(prompt(90), 8, ignore_eos=True).tokens
+    source.generate(prompt(90)[:-1], 0)
+    host = source._ended.held.host
+    blocks = []
+    for rows in (slice(0, 50), slice(50, 89)):
+        blocks.append([(host.keys[layer, :, rows], host.values[layer, :, rows]) for layer in range(model.layers)])
+    plain.adopt(prompt(90)[:-1], blocks, room=8)
+    assert plain.generate(prompt(90)[-1:], 8, follow_up=True, ignore_eos=True).tokens == answer
+    with pytest.raises(BadRequest, match="vllm takes no KV"):
+        engines.create_engine("vllm", model).adopt([1], [])

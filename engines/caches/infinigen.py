@@ -377,9 +377,9 @@ class InfiniGenCache(Cache):
         held = span.sequence.held
         if math.isinf(self.knobs.alpha) and self.knobs.budget == 1:
             return held.host.occupied()
-        q, *rest = self._asked(span, layer, x)
+        q, keys, scale, alpha, most = self._asked(span, layer, x)
         with self.around.device.transient("speculation", 2 * self.shape.kv_heads * held.host.filled * 4):
-            return kernels.speculate(q[:, :, 0], *rest)
+            return kernels.speculate(q[:, :, 0], keys, scale, alpha, most)
 
     def _asked(self, span: Span, layer: int, x: Tensor) -> tuple[Tensor, Tensor, float, float, int]:
         """What speculation starts from, for rows x [T, hidden]: partial queries [G, group, T, p], the partial keys

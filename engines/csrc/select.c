@@ -1,7 +1,5 @@
 /* InfiniGen's bookkeeping of a decode step: which keys a query will want, and where on the device they are. native.py
  * documents the arguments. Strides are in elements. G: KV heads, n: keys, p: columns of the partial keys. */
-#include <stdlib.h>
-
 #include "threads.h"
 #include "vectors.h"
 
