@@ -400,7 +400,8 @@ class InfiniGenCache(Cache):
     def _skewed(self, q: Tensor, rotation: Tensor) -> Tensor:
         """q [T, H, d] by each KV head's rotation [G, d, p] -> [G, group, T, p]."""
         grouped = q.view(len(q), self.shape.kv_heads, -1, self.shape.head_dim).permute(1, 2, 0, 3)
-        return torch.matmul(grouped, rotation.unsqueeze(1).to(q.dtype))
+        rotated = torch.bmm(grouped.flatten(1, 2), rotation.to(q.dtype))
+        return rotated.view(*grouped.shape[:3], -1)
 
     def _fetch(self, span: Span, layer: int, slots: Tensor) -> Fetch:
         """Starts moving the entries at slots [G, m] to the device: into the staging buffers, or, for a whole turn's
@@ -437,11 +438,17 @@ class InfiniGenCache(Cache):
     def _offload(self, held: Held, layer: int, keys: Tensor, values: Tensor) -> None:
         """The step's own entries, [G, T, d], to the host; their partial keys stay on the device."""
         slots = held.host.incoming(layer)
-        rotated = torch.matmul(keys.to(held.columns.dtype), held.columns[layer]).to(held.partial_keys.dtype)
-        heads = torch.arange(len(rotated), device=rotated.device).unsqueeze(1)
-        kept = rotated[:, rotated.shape[1] - slots.shape[1] :]
-        held.partial_keys[layer][heads, :, slots.to(rotated.device)] = kept
-        size = 2 * keys.shape[0] * slots.shape[1] * keys.shape[2] * keys.element_size()
+        count = slots.shape[1]
+        rotated = torch.bmm(keys.to(held.columns.dtype), held.columns[layer])
+        partial_keys = held.partial_keys[layer]
+        if not held.host.capped:
+            start = held.host.filled
+            partial_keys[:, :, start : start + count] = rotated.mT
+        else:
+            heads = torch.arange(len(rotated), device=rotated.device).unsqueeze(1)
+            kept = rotated[:, rotated.shape[1] - count :].to(partial_keys.dtype)
+            partial_keys[heads, :, slots.to(rotated.device)] = kept
+        size = 2 * keys.shape[0] * count * keys.shape[2] * keys.element_size()
         self.around.link.to_host(size, lambda: held.host.store(layer, keys, values))
 
     def _observe(self, span: Span, layer: int, slots: Tensor, mass: Tensor) -> None:
