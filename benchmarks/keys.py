@@ -1,6 +1,6 @@
 """Key to repaint in a real pseudo-terminal, while three engines decode.
 
-    python -m benchmarks.keys [--presses 60] [--command "kvtui --max-new-tokens 2000"]
+    python -m benchmarks.keys [--presses 60] [--repeat 5] [--command "kvtui --max-new-tokens 4000"]
 
 Types into the input line and times each letter from the key's write until it has been painted. Also
 prints the time from the command to its first frame, and the share of a core that the app's own process used.
@@ -11,22 +11,31 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import tempfile
 import time
+from pathlib import Path
 from statistics import quantiles
 
 import pexpect
 import psutil
 
+from kvtui.prompts import built_in_document
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--command", default="kvtui --max-new-tokens 4000")
+    parser.add_argument("--repeat", type=int, help="ask about the built-in document, so many times over")
     parser.add_argument("--presses", type=int, default=60)
     parser.add_argument("--wait-for", default="decoding", help="text on screen that says the race is on")
     options = parser.parse_args()
     program, *arguments = shlex.split(options.command)
+    if options.repeat:
+        document = Path(tempfile.mkdtemp()) / "document.txt"
+        document.write_text("\n\n".join([built_in_document()] * options.repeat))
+        arguments += ["--document", str(document), "--prompt", "What was the code word?"]
     start = time.perf_counter()
-    child = pexpect.spawn(program, arguments, dimensions=(36, 120), encoding=None, timeout=120)
+    child = pexpect.spawn(program, arguments, dimensions=(36, 120), encoding=None, timeout=600)
     child.delaybeforesend = None  # pexpect's own pause of 50 ms is not ours
     child.expect(rb"kvtui")
     first_frame_s = time.perf_counter() - start

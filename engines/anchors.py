@@ -9,6 +9,7 @@ into the share is ranked by surprisal, and how many were left out is counted.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ SINKS = 4
 EARLY_TURNS = 2  # of the user's, with what was answered to them
 SURPRISING_NATS = 6.0  # about one in four hundred: names, numbers, codes
 BEFORE, AFTER = 2, 3  # a fact is more than its one surprising token
+_BELOW_TIERS = 1000.0
 
 
 @dataclass
@@ -41,35 +43,33 @@ class Anchors:
         """Pins at most `limit` of the first `tokens` positions: bool [tokens]."""
         known = torch.zeros(tokens)
         known[: len(self.surprisal)] = self.surprisal[:tokens]
-        rank = _with_neighbours(known)
-        early = self._early(tokens)
-        surprising = rank >= SURPRISING_NATS
+        surprisal = _with_neighbours(known).clamp(max=_BELOW_TIERS)
         there = torch.ones(tokens, dtype=torch.bool)
         there[: self.settled] = False
         there[: len(self.pinned)] |= self.pinned[:tokens]
-        # One order for all: sinks above the early above the rest, each by surprisal.
-        rank = rank.clamp(max=1e3) + 1e4 * early
-        rank[:SINKS] = 1e6
-        wanted = (early | surprising) & there
-        wanted[:SINKS] = there[:SINKS]
+        # One order for all: sinks, the system prompt, the turns from the first on, and then whatever surprised.
+        # Within each of them, by surprisal.
+        tier = self._tiers(tokens)
+        wanted = ((tier > 0) | (surprisal >= SURPRISING_NATS)) & there
         count = min(limit, int(wanted.sum()))
-        chosen = rank.masked_fill(~wanted, -1.0).topk(count).indices
+        chosen = (tier * _BELOW_TIERS + surprisal).masked_fill(~wanted, -1.0).topk(count).indices
         self.pinned = torch.zeros(tokens, dtype=torch.bool)
         self.pinned[chosen] = True
-        self.left_out = int((early & ~self.pinned).sum())
+        self.left_out = int(((tier > 0) & ~self.pinned).sum())
         self.settled = tokens
         return self.pinned
 
-    def _early(self, tokens: int) -> Tensor:
-        """The system prompt and the first turns; without turns, nothing is known to be early."""
-        early = torch.zeros(tokens, dtype=torch.bool)
+    def _tiers(self, tokens: int) -> Tensor:
+        """0 for what is neither sink, system prompt nor early; higher is more precious. Without turns, nothing is known
+        to be early, and the last one never is."""
+        tier = torch.zeros(tokens)
         users = 0
-        for index, (role, start) in enumerate(self.turns):
+        for (role, start), (_, end) in pairwise(self.turns):
             users += role == "user"
-            end = self.turns[index + 1][1] if index + 1 < len(self.turns) else tokens
-            if role == "system" or (users <= EARLY_TURNS and index + 1 < len(self.turns)):
-                early[start:end] = True
-        return early
+            if role == "system" or users <= EARLY_TURNS:
+                tier[start:end] = 1 + EARLY_TURNS - users
+        tier[:SINKS] = 2 + EARLY_TURNS
+        return tier
 
 
 def _with_neighbours(surprisal: Tensor) -> Tensor:

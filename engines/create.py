@@ -23,7 +23,7 @@ from engines.model import Model
 from engines.scheduler import CHUNK_TOKENS
 
 # The recommended H2O: flash scoring, chunked prefill, anchors.
-PLUS_PREFILL, PLUS_SCORING, PLUS_CHUNK_TOKENS = "chunked", "flash", 512
+PLUS_PREFILL, PLUS_SCORING, PLUS_HEAVY_SHARE, CHUNKED_TOKENS = "chunked", "flash", 0.7, 512
 
 
 def create_engine(
@@ -42,7 +42,7 @@ def create_engine(
     arena_tokens: int | None = None,
     partial_ratio: float = 0.3,
     victim: str = "counter",
-    heavy_share: float = 0.5,
+    heavy_share: float | None = None,
     prefix_sharing: bool = True,
     chunk_tokens: int | None = None,
     prefetch: str | None = None,
@@ -67,6 +67,8 @@ def create_engine(
         raise BadRequest(f"budget {budget:g} is outside (0, 1]")
     if not 0 < partial_ratio <= 1:
         raise BadRequest(f"partial_ratio {partial_ratio:g} is outside (0, 1]")
+    if heavy_share is None:
+        heavy_share = PLUS_HEAVY_SHARE if id == "h2o+" else 0.5
     if not 0 <= heavy_share <= 1:
         raise BadRequest(f"heavy_share {heavy_share:g} is outside [0, 1]")
     if chunk_tokens is not None and chunk_tokens < 1:
@@ -100,7 +102,7 @@ def create_engine(
         if anchors is None:
             anchors = ANCHORS if plus else 0.0
         if prefill.startswith("chunked"):
-            chunk_tokens = chunk_tokens or PLUS_CHUNK_TOKENS
+            chunk_tokens = chunk_tokens or CHUNKED_TOKENS
         cache = H2OCache(
             around,
             H2OKnobs(

@@ -52,6 +52,11 @@ def column_mass(q: Tensor, k: Tensor, lse: Tensor, scale: float, every: int = 1)
     return mass
 
 
+def tile_bytes(heads: int, groups: int, rows: int, length: int) -> int:
+    """Transient memory of `column_mass`: one tile's scores and the sums."""
+    return 4 * (heads // groups * min(rows, TILE_ROWS) * min(length, TILE_COLUMNS) + groups * length + heads * rows)
+
+
 def _add_tile(
     q: Tensor, keys: Tensor, lse: Tensor, scale: float, first: int, every: int, weight: float, mass: Tensor
 ) -> None:

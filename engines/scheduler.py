@@ -80,7 +80,7 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence not in self.running or left == 0:  # preempted by an older one of this very step
                 continue
-            count = min(sequence.pending, left)
+            count = min(sequence.pending, left, self.cache.piece(sequence))
             if self._reserve(sequence, count):
                 work.append((sequence, sequence.tokens[sequence.computed : sequence.computed + count]))
                 left -= count
@@ -88,7 +88,7 @@ class Scheduler:
             sequence = self.waiting.popleft()
             self.running.append(sequence)
             self.cache.reuse(sequence)
-            count = min(sequence.pending, left)
+            count = min(sequence.pending, left, self.cache.piece(sequence))
             if not self._reserve(sequence, count, newcomer=True):
                 if sequence in self.waiting:
                     break

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PAGED = "vllm"  # the engine that forgets nothing: the others are compared with it
 SMOOTHING_S = 0.5
 # Kinds of device memory that are not the cache: what comes with the model, and what lives for one layer's prefill.
-NOT_CACHE = frozenset({"weights", "partial weights", "skew matrices", "scores", "layer KV"})
+NOT_CACHE = frozenset({"weights", "partial weights", "skew matrices", "scores", "score tiles", "layer KV"})
 NOTICES_KEPT = 50
 
 

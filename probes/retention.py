@@ -28,7 +28,8 @@ Z_95 = 1.96
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of fact: how it is said, how it is asked, how the answer begins, and what it may be."""
+    """One kind of fact: how it is said, how it is asked, how the answer begins, and what it may be: words that are one
+    token each to most tokenizers, so that one forward pass ranks all of them."""
 
     said: str
     asked: str
@@ -45,13 +46,13 @@ KINDS = (
         "The secret code word is {}.",
         "What is the secret code word?",
         "The secret code word is",
-        "marigold lantern cobalt walnut falcon harbor velvet saffron pepper granite orchid thunder",
+        "lantern cobalt walnut falcon harbor velvet saffron pepper granite orchid thunder candle",
     ),
     _kind(
         "My dog is called {}.",
         "What is my dog called?",
         "Your dog is called",
-        "Biscuit Pepper Rusty Milo Daisy Bruno Hazel Ginger Oscar Poppy Rocky Luna",
+        "Pepper Daisy Bruno Ginger Oscar Rocky Luna Max Bella Charlie Duke Prince",
     ),
     _kind(
         "The wedding will be in {}.",
@@ -63,19 +64,19 @@ KINDS = (
         "My sister works as a {}.",
         "What does my sister work as?",
         "Your sister works as a",
-        "dentist plumber lawyer nurse baker farmer pilot teacher carpenter journalist tailor chemist",
+        "dentist lawyer nurse baker farmer pilot teacher carpenter journalist tailor chemist singer",
     ),
     _kind(
         "The boat is painted {}.",
         "What colour is the boat painted?",
         "The boat is painted",
-        "green yellow purple orange black white silver crimson turquoise brown pink golden",
+        "green yellow purple orange black white silver turquoise brown pink golden blue",
     ),
     _kind(
         "The spare key is hidden under the {}.",
         "Where is the spare key hidden?",
         "The spare key is hidden under the",
-        "doormat bench bucket statue ladder barrel mattress staircase bridge carpet sofa piano",
+        "bench bucket statue ladder barrel mattress staircase bridge carpet piano table stone",
     ),
     _kind(
         "I was born in {}.",
@@ -87,7 +88,7 @@ KINDS = (
         "My favourite instrument is the {}.",
         "What is my favourite instrument?",
         "Your favourite instrument is the",
-        "cello trumpet violin flute harp clarinet guitar drum organ banjo oboe accordion",
+        "trumpet violin flute harp guitar drum organ piano bass horn bell",
     ),
 )
 

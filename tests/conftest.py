@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -26,3 +28,8 @@ def prose() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in ("objects", "exceptions", "import", "typesseq", "compound"))
+
+
+# Set where tests run in several processes; programs in a pseudo-terminal would believe them rather than it.
+for _name in ("LINES", "COLUMNS"):
+    os.environ.pop(_name, None)

@@ -72,10 +72,11 @@ def test_bounded_chunks_never_hold_more_than_budget_and_chunk(length: int, ancho
     assert engine.generate(prompt(length), 8, ignore_eos=True).outcome == "ok"
     token = engine.model.kv_bytes_per_token
     pool = engine.device_pool
-    assert pool.peak_by_kind["kv"] <= (128 + 64 + 16) * token
+    assert pool.peak_by_kind["kv"] <= (128 + (16 if anchors else 0)) * token  # a late cut makes room beforehand
     assert pool.peak_by_kind["layer KV"] <= (128 + 64) * token // engine.model.layers
-    assert pool.bytes_by_kind["kv"] == 128 * token
-    assert engine.kept_positions(0).shape[1] == 127
+    assert pool.bytes_by_kind["kv"] <= 128 * token
+    kept = engine.kept_positions(0).shape[1]
+    assert kept == 127 if not anchors else 111 < kept <= 127
 
 
 def test_a_share_of_the_budget_holds_for_the_whole_prompt_from_its_first_chunk() -> None:

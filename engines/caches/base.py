@@ -67,6 +67,10 @@ class Cache(ABC):
     def reuse(self, sequence: Sequence) -> None:  # noqa: B027 - most policies have nothing to reuse
         """Called once when a new sequence is admitted: a policy may find that it already holds its beginning."""
 
+    def piece(self, sequence: Sequence) -> int:
+        """The most tokens of a prompt that the policy wants in one step, when it takes prompts in pieces."""
+        return len(sequence.tokens)
+
     @abstractmethod
     def reserve(self, sequence: Sequence, count: int) -> None:
         """Room for `count` more tokens. Raises OutOfMemory, and takes nothing, when there is none."""

@@ -18,11 +18,12 @@ from engines.anchors import Anchors
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
 from engines.errors import BadRequest
 from engines.events import KvState
-from engines.importance import column_mass
+from engines.importance import column_mass, tile_bytes
 from engines.memory import BLOCK_TOKENS, BlockPool, blocks_for
 from engines.sequence import Sequence, Span, Step
 
 SAMPLED_EVERY = 8
+PIECE_BLOCKS = 4  # less would be no piece worth its step
 
 
 @dataclass
@@ -95,6 +96,13 @@ class H2OCache(Cache):
         if self._keeps_all:
             return blocks_for(context + 1)
         return max(1, round(self.knobs.budget * context / BLOCK_TOKENS))
+
+    def piece(self, sequence: Sequence) -> int:
+        """With a late cut, a piece lies in memory beside what is kept: together they are no more than the budget."""
+        whole = len(sequence.tokens)
+        if not (self._bounded and self._cut_late):
+            return whole
+        return min(whole, max(PIECE_BLOCKS, self.budget_blocks(whole) // 3) * BLOCK_TOKENS)
 
     def reserve(self, sequence: Sequence, count: int) -> None:
         """Prefill sets the budget; decode never grows it (unless nothing is to be evicted)."""
@@ -279,8 +287,11 @@ class H2OCache(Cache):
             out, mass = kernels.eager_attention(q.transpose(0, 1), keys, values, scores, scale)
             return out.transpose(0, 1), mass if keep else None
         out, lse = kernels.flash_attention(q, keys, values, scale)
+        if not keep:
+            return out, None
         every = SAMPLED_EVERY if self.knobs.scoring == "sampled" else 1
-        return out, column_mass(q, keys, lse, scale, every) if keep else None
+        with self.around.device.transient("score tiles", tile_bytes(q.shape[1], len(keys), len(q), keys.shape[1])):
+            return out, column_mass(q, keys, lse, scale, every)
 
     def _entries(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What a layer keeps, by ascending position: keys, values [G, count, d], positions and mass [G, count]."""
@@ -331,12 +342,15 @@ class H2OCache(Cache):
         ended = sequence.pending == 0
         if not self._cut_late or (self.knobs.prefill == "chunked-exact" and not ended):
             return
-        blocks = min(self.budget_blocks(len(sequence.tokens)), blocks_for(held.count + 1), len(sequence.table))
+        blocks = budget = self.budget_blocks(len(sequence.tokens))
+        if not ended:  # room for the next piece
+            blocks = max(PIECE_BLOCKS, blocks - blocks_for(min(sequence.pending, self.piece(sequence))))
+        blocks = min(blocks, blocks_for(held.count + 1), len(sequence.table))
         slots = blocks * BLOCK_TOKENS
         if self.learns:
             heavy = slots - 1 - held.recent(self.knobs.heavy_share, slots)
             held.anchors.turns = sequence.turns
-            held.anchors.choose(sequence.computed, min(int(self.knobs.anchors * slots), heavy))
+            held.anchors.choose(sequence.computed, min(int(self.knobs.anchors * budget * BLOCK_TOKENS), heavy))
         for layer in range(self.shape.layers):
             keys, values, positions, mass = self._entries(sequence, layer)
             kept = self._chosen(held, positions, mass, slots)
