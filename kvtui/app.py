@@ -79,7 +79,7 @@ class KvtuiApp(Dressing):
         Binding("r", "rerun", "Rerun"),
         Binding("plus,equals_sign", "budget(1)", "Budget", key_display="+ −"),
         Binding("minus", "budget(-1)", "Budget down", show=False),
-        Binding("1", "engine(1)", "Engines", key_display="1-3"),
+        Binding("1", "engine(1)", "Engines", key_display="1-6"),
         *(Binding(str(n), f"engine({n})", f"Engine {n}", show=False) for n in range(2, 10)),
         Binding("enter,z", "screen.zoom", "Zoom", key_display="⏎"),
         Binding("h", "screen.heat", "Heatmap"),

@@ -195,6 +195,15 @@ def serve(host: str, port: int, arguments: tuple[str, ...]) -> int:
     return 0
 
 
+@cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def study(arguments: tuple[str, ...]) -> int:
+    """Rerun a study: scoring, chunks, retention, prefetch, million (see docs/improvements.md)."""
+    import subprocess
+
+    return subprocess.run([sys.executable, "-m", "probes.study", *arguments], check=False).returncode
+
+
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 @click.option("--fetch", metavar="NAME", help="Fetch and convert a model, so that later starts are quick.")

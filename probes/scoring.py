@@ -72,7 +72,7 @@ def _masses(model: Model, ids: list[int], budget: float, scoring: str) -> list[T
     seen: list[Tensor] = []
     choose = cache._chosen
 
-    def noting(held, positions, mass, slots):  # type: ignore[no-untyped-def]
+    def noting(held, positions, mass, slots):
         seen.extend(mass.clone())
         return choose(held, positions, mass, slots)
 

@@ -1,0 +1,145 @@
+"""The studies that docs/improvements.md is made of: `kvtui study NAME [--json]`.
+
+Each prints one table. What a modelled link gave says so. Sizes can be made smaller for a quick look; the figures in the
+documents are those of the defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from engines.errors import BadRequest, KvtuiError
+
+Rows = list[dict[str, Any]]
+
+
+def scoring(options: argparse.Namespace) -> Rows:
+    """Flash and sampled scoring against eager scoring: kept sets, memory, time."""
+    from probes import scoring
+
+    return scoring.study(_model(options), options.budget, options.tokens or 2048, 8192, 4096)
+
+
+def chunks(options: argparse.Namespace) -> Rows:
+    """Device peak of long prefills with bounded chunks."""
+    from probes import chunks
+
+    return [asdict(peak) for peak in chunks.flat((4096, 16_384, 65_536, 131_072))]
+
+
+def retention(options: argparse.Namespace) -> Rows:
+    """Facts told early, asked for late: full cache, H2O, its improvements."""
+    import engines
+    from probes import retention
+
+    model = _model(options)
+    variants: dict[str, tuple[str, dict[str, Any]]] = {
+        "paged": ("vllm", {}),
+        "h2o": ("h2o", {"scoring": "flash"}),
+        "h2o, chunked": ("h2o", {"prefill": "chunked"}),
+        "h2o, anchors": ("h2o", {"prefill": "chunked", "anchors": 0.45, "heavy_share": 0.7}),
+        "h2o+": ("h2o+", {}),
+        "infinigen": ("infinigen", {}),
+    }
+    wanted = options.engines.split(",") if options.engines else list(variants)
+    rows = []
+    for layout in options.layouts.split(","):
+        for name in wanted:
+            if name not in variants or layout not in retention.LAYOUTS:
+                raise BadRequest(
+                    f"known are the engines {', '.join(variants)} and the layouts {', '.join(retention.LAYOUTS)}"
+                )
+            engine_id, knobs = variants[name]
+            engine = engines.create_engine(engine_id, model, budget=options.budget, **knobs)
+            found = retention.measure(engine, layout, options.tokens or 1000, options.cases)
+            low, high = found.interval
+            per_token = found.tokens * model.kv_bytes_per_token
+            rows.append(
+                {
+                    "layout": layout,
+                    "engine": name,
+                    "tokens": round(found.tokens),
+                    "questions": found.asked,
+                    "right": round(found.share, 3),
+                    "low_95": round(low, 3),
+                    "high_95": round(high, 3),
+                    "device_kv_share": round(found.device_kv_bytes / per_token, 3),
+                    "peak_kv_share": round(found.device_kv_peak_bytes / per_token, 3),
+                }
+            )
+            print(f"{layout}: {name} {found.share:.2f}", file=sys.stderr, flush=True)
+    return rows
+
+
+def prefetch(options: argparse.Namespace) -> Rows:
+    """Predictive prefetch: bytes a step, hidden share, TPOT (over a modelled link unless there is a GPU)."""
+    from probes import prefetch
+
+    rows = []
+    for link in options.links.split(","):
+        found = prefetch.measure(_model(options), link, options.tokens or 4096, options.new_tokens)
+        rows += [{"link": link, **asdict(row)} for row in found]
+    return rows
+
+
+def million(options: argparse.Namespace) -> Rows:
+    """Decode over a million tokens on host and disk."""
+    from probes import prefetch
+
+    return [asdict(prefetch.million())]
+
+
+STUDIES: dict[str, Callable[[argparse.Namespace], Rows]] = {
+    study.__name__: study for study in (scoring, chunks, retention, prefetch, million)
+}
+
+
+def _model(options: argparse.Namespace) -> Any:
+    import engines
+
+    return engines.load_model(options.model)
+
+
+def table(rows: Rows) -> str:
+    """Aligned columns, a header from the keys."""
+    names = list(rows[0])
+    cells = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="kvtui study", description="Rerun a study of docs/improvements.md.")
+    parser.add_argument("name", choices=STUDIES, help="; ".join(f"{n}: {s.__doc__}" for n, s in STUDIES.items()))
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--budget", type=float, default=0.3)
+    parser.add_argument("--tokens", type=int, help="length of the context")
+    parser.add_argument("--new-tokens", type=int, default=24)
+    parser.add_argument("--cases", type=int, default=50, help="retention: conversations, of four questions each")
+    parser.add_argument("--layouts", default="first,middle,system", help="retention: where the facts stand")
+    parser.add_argument("--engines", default="", help="retention: which, separated by commas")
+    parser.add_argument("--links", default="pcie4,nvlink-c2c", help="prefetch: link profiles, separated by commas")
+    options = parser.parse_args(arguments)
+    try:
+        rows = STUDIES[options.name](options)
+    except KvtuiError as fault:
+        print(f"kvtui: {fault}", file=sys.stderr)
+        return 2
+    print(json.dumps(rows) if options.json else table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
