@@ -10,7 +10,7 @@ from functools import lru_cache
 from rich.style import Style
 from textual.theme import Theme
 
-from engines.events import KvState
+from engines.events import ENGINE_LABELS, KvState
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,15 @@ class Palette:
     def flat(self) -> bool:
         """Whether there are no shades between two colours."""
         return self.colors <= 16
+
+    def engine_color(self, engine: str) -> str:
+        if engine in self.engines:
+            return self.engines[engine]
+        baseline = engine.removesuffix("+")
+        if baseline in self.engines:
+            shade = self.engines[baseline]
+            return shade if self.flat else _mixed(shade, self.foreground, 0.45)
+        return self.others[sum(map(ord, engine)) % len(self.others)]
 
     def theme(self) -> Theme:
         """The same colours for Textual's style sheets."""
@@ -85,7 +94,7 @@ class Palette:
                 "footer-key-foreground": self.foreground,
                 "footer-description-foreground": self.dim,
                 "footer-background": self.panel,
-                **{f"engine-{engine}": color for engine, color in self.engines.items()},
+                **{f"engine-{css_name(engine)}": self.engine_color(engine) for engine in ENGINE_LABELS},
             },
         )
 
@@ -131,7 +140,13 @@ THINNED = "⠂⠒⠖⠶"  # a bin of positions of which few, some, many, nearly 
 
 
 def engine_color(engine: str) -> str:
-    return now.engines.get(engine) or now.others[sum(map(ord, engine)) % len(now.others)]
+    """An improved engine ("h2o+") has its baseline's hue, nearer to the text's colour."""
+    return now.engine_color(engine)
+
+
+def css_name(engine: str) -> str:
+    """An engine's id as part of a name in a style sheet."""
+    return engine.replace("+", "-plus")
 
 
 @lru_cache(maxsize=8192)

@@ -102,6 +102,7 @@ def test_streams_say_in_ascii_what_they_lack(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_the_command_speaks_ascii_where_nothing_else_is_understood(environ: dict[str, str]) -> None:
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "PYTHON"))}
-    code = "from kvtui import ascii; ascii.register(); print('smollm2 \\xb7 \\u221270 % of \\u201cit\\u201d', flush=True)"
+    text = "smollm2 \\xb7 \\u221270 % of \\u201cit\\u201d"
+    code = f"from kvtui import ascii; ascii.register(); print('{text}', flush=True)"
     done = subprocess.run([sys.executable, "-c", code], env=keep | environ, capture_output=True, check=True, timeout=60)
     assert done.stdout == b'smollm2 . -70 % of "it"\n'

@@ -10,6 +10,7 @@ import pytest
 from rich.color import Color, ColorSystem
 from rich.terminal_theme import TerminalTheme
 
+from engines.events import ENGINE_LABELS
 from kvtui import palette, palettes
 
 # Machado, Oliveira and Fernandes, IEEE TVCG 15 (2009), severity 1.0, on linear RGB.
@@ -71,7 +72,8 @@ TEXT = ("foreground", "dim", "good", "warning", "error", "host", "fetched", "anc
 
 
 def text_colours(look: palette.Palette) -> dict[str, str]:
-    return {name: getattr(look, name) for name in TEXT} | dict(look.engines)
+    engines = {engine: look.engine_color(engine) for engine in ENGINE_LABELS}
+    return {name: getattr(look, name) for name in TEXT} | engines
 
 
 def as_shown(color: str, colors: int) -> str:

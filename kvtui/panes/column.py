@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from engines.events import ENGINE_LABELS
 from kvtui import palette
 from kvtui.literal import one_line
 from kvtui.panes.heatmap import Heatmap
@@ -35,7 +36,7 @@ class Column(Vertical, can_focus=True):
         self._heatmap, self._transfer, self._podium = Heatmap(engine), TransferGraph(engine), Podium(engine)
         self._named: Any = None
         self._plot: Any = None
-        self.add_class(engine if engine in palette.now.engines else "other")
+        self.add_class(palette.css_name(engine) if engine in ENGINE_LABELS else "other")
 
     def compose(self) -> ComposeResult:
         yield from (self._vitals, self._podium, self._stream, self._memory, self._heatmap, self._transfer)
