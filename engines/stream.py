@@ -86,7 +86,7 @@ class Stream:
         return index, prompt, fitted
 
     def _render(self, prompt: Prompt) -> Rendered:
-        """As it would be in an empty context; a follow-up is fitted in when its turn comes, if any context can hold it."""
+        """As in an empty context; a follow-up is fitted in when its turn comes, if any context can hold it."""
         if prompt.follow_up:
             rendered = self._chat.render_follow_up(prompt)
             if prompt.ticket and not self._place(prompt) and len(rendered.token_ids) > self._limit:
