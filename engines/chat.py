@@ -136,6 +136,11 @@ class Chat:
         raise BadRequest(f"the prompt cannot be cut to {limit:,} tokens: its other parts need the room")
 
 
+def text_of(prompt: Prompt) -> str:
+    """What the user wrote last, with the document that it is about."""
+    return _messages(prompt)[-1]["content"]
+
+
 def title_of(prompt: Prompt) -> str:
     """A short line for lists: the prompt's own title, or the beginning of what it asks."""
     if prompt.title:

@@ -30,8 +30,8 @@ _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[^\sa-z\d]|\d+")
 _SENTENCE = re.compile(r"(?<=[.!?:])[\"'”’)]*\s+|\n+")
 _ASKING = re.compile(r"\?|\b(please|pls|plz|me|you|your|u|i'd|i want|i need)\b")
 _REQUESTING = re.compile(
-    r"\b(please|pls|plz|give|write|make|tell|show|explain|help|need|want|find|let|put|say|i'd like|add|turn|use|list|name)"
-    r"\b"
+    r"\b(please|pls|plz|give|write|make|tell|show|explain|help|need|want|find|let|put|say|i'd like|add|turn|use|list"
+    r"|name)\b"
 )
 _FIRST_PERSON = re.compile(r"\b(i|i'm|i've|i'd|me|my|we|our|us)\b")
 _CODE = re.compile(
@@ -91,7 +91,7 @@ def _model() -> tuple[np.ndarray, np.ndarray]:
 
 
 def features(text: str) -> np.ndarray:
-    """What the model is linear in: float32 [FEATURES]."""
+    """What the model is linear in: float32 [features]."""
     found = parts(text)
     asked = found.asked.lower()
     hashed = np.zeros(HASHED, np.float32)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from engines import events
-from engines.caches.base import Cache, Surroundings
+from engines.caches.base import Surroundings
 from engines.caches.h2o import H2OCache, H2OKnobs
 from engines.caches.infinigen import InfiniGenCache, InfiniGenKnobs
 from engines.caches.infinigen_plus import InfiniGenPlusCache
@@ -16,6 +16,7 @@ from engines.clock import Clock
 from engines.disktier import DiskTier
 from engines.engine import Engine
 from engines.errors import BadRequest
+from engines.hybrid import AnyEngine, HybridEngine
 from engines.knobs import ANCHORS, PREFETCHES, PREFILLS, SCORINGS
 from engines.link import open_link
 from engines.memory import Pool
@@ -24,6 +25,7 @@ from engines.scheduler import CHUNK_TOKENS
 
 # The recommended H2O: flash scoring, chunked prefill, anchors.
 PLUS_PREFILL, PLUS_SCORING, PLUS_HEAVY_SHARE, CHUNKED_TOKENS = "chunked", "flash", 0.7, 512
+HEAVY_SHARE = 0.5  # the paper's
 
 
 def create_engine(
@@ -50,7 +52,7 @@ def create_engine(
     resident_tokens: int | None = None,
     disk_bytes: int | None = None,
     disk_folder: Path | None = None,
-) -> Engine:
+) -> AnyEngine:
     """`id` is one of `events.ENGINE_LABELS`. `budget` (share of KV entries kept or fetched) is for H2O and InfiniGen;
     H2O takes `budget_tokens` instead, an absolute number. `alpha` is InfiniGen's (logits below the maximum; inf fetches
     all that the budget allows). `prefill` and `scoring` are among `knobs.PREFILLS` and `knobs.SCORINGS`; `anchors` is
@@ -67,9 +69,7 @@ def create_engine(
         raise BadRequest(f"budget {budget:g} is outside (0, 1]")
     if not 0 < partial_ratio <= 1:
         raise BadRequest(f"partial_ratio {partial_ratio:g} is outside (0, 1]")
-    if heavy_share is None:
-        heavy_share = PLUS_HEAVY_SHARE if id == "h2o+" else 0.5
-    if not 0 <= heavy_share <= 1:
+    if heavy_share is not None and not 0 <= heavy_share <= 1:
         raise BadRequest(f"heavy_share {heavy_share:g} is outside [0, 1]")
     if chunk_tokens is not None and chunk_tokens < 1:
         raise BadRequest(f"chunk_tokens {chunk_tokens} must be positive")
@@ -89,47 +89,52 @@ def create_engine(
     around = Surroundings(model, clock, device, host, open_link(link, model.device, clock), disk)
     device.charge("weights", model.weights_bytes)
     arena = arena_tokens or _arena_tokens(model, device)
-    cache: Cache
-    if id == "vllm":
-        cache = PagedCache(around, PagedKnobs(arena, prefix_sharing))
-    elif id.startswith("h2o"):
+
+    def paged() -> Engine:
+        return Engine("vllm", PagedCache(around, PagedKnobs(arena, prefix_sharing)), chunk_tokens or CHUNK_TOKENS)
+
+    def h2o(id: str) -> Engine:
         plus = id == "h2o+"
-        prefill = prefill or (PLUS_PREFILL if plus else PREFILLS[id][0])
-        if scoring is None:
-            scoring = PLUS_SCORING if plus else "eager" if prefill == "eager" else "flash"
-        if prefill == "eager" and scoring != "eager":
-            prefill = "flash"  # scores that are never there cannot be what a prompt's attention is made of
-        if anchors is None:
-            anchors = ANCHORS if plus else 0.0
-        if prefill.startswith("chunked"):
-            chunk_tokens = chunk_tokens or CHUNKED_TOKENS
-        cache = H2OCache(
-            around,
-            H2OKnobs(
-                budget,
-                arena,
-                heavy_share,
-                prefill=prefill,
-                scoring=scoring,
-                anchors=anchors,
-                budget_tokens=budget_tokens,
-            ),
+        way = prefill or (PLUS_PREFILL if plus else PREFILLS[id][0])
+        scored = scoring or (PLUS_SCORING if plus else "eager" if way == "eager" else "flash")
+        if way == "eager" and scored != "eager":
+            way = "flash"  # scores that are never there cannot be what a prompt's attention is made of
+        knobs = H2OKnobs(
+            budget,
+            arena,
+            heavy_share if heavy_share is not None else PLUS_HEAVY_SHARE if plus else HEAVY_SHARE,
+            prefill=way,
+            scoring=scored,
+            anchors=anchors if anchors is not None else ANCHORS if plus else 0.0,
+            budget_tokens=budget_tokens,
         )
-    else:
+        chunk = chunk_tokens or (CHUNKED_TOKENS if way.startswith("chunked") else CHUNK_TOKENS)
+        return Engine(id, H2OCache(around, knobs), chunk)
+
+    def infinigen(id: str) -> Engine:
+        ahead = prefetch or ("predictive" if id == "infinigen+" else "off")
         spread = {} if alpha is None else {"alpha": alpha}
-        prefetch = prefetch or ("predictive" if id == "infinigen+" else "off")
         knobs = InfiniGenKnobs(
             budget,
             partial_ratio=partial_ratio,
             victim=victim,
-            prefill=prefill or PREFILLS[id][0],
-            prefetch=prefetch,
+            prefill=prefill if prefill in PREFILLS[id] else PREFILLS[id][0],
+            prefetch=ahead,
             resident=resident,
             resident_tokens=resident_tokens,
             **spread,
         )
-        cache = (InfiniGenPlusCache if prefetch == "predictive" else InfiniGenCache)(around, knobs)
-    return Engine(id, cache, chunk_tokens or CHUNK_TOKENS)
+        cache = (InfiniGenPlusCache if ahead == "predictive" else InfiniGenCache)(around, knobs)
+        return Engine(id, cache, chunk_tokens or CHUNK_TOKENS)
+
+    match id:
+        case "vllm":
+            return paged()
+        case "h2o" | "h2o+":
+            return h2o(id)
+        case "infinigen" | "infinigen+":
+            return infinigen(id)
+    return HybridEngine([paged(), h2o("h2o+"), infinigen("infinigen+"), infinigen("infinigen")])
 
 
 def _arena_tokens(model: Model, device: Pool) -> int:

@@ -6,13 +6,13 @@ import dataclasses
 import math
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from engines import events, kernels
+from engines.answering import Answering
 from engines.caches.base import Cache, CacheView, HeadsView
 from engines.caches.infinigen import InfiniGenCache
 from engines.caches.paged import PagedCache
@@ -24,26 +24,7 @@ from engines.sequence import Sampling, Sequence, Span, Step
 SURPRISAL_ROWS = 128  # logits at a time: a vocabulary is wide
 
 
-@dataclass
-class Result:
-    """What `generate` gives back. `outcome` is "ok", "device_oom", "error" or "cancelled"; bytes are peaks and totals
-    since the engine was made or reset; times are on the engine's own clock, seconds (None where nothing came)."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    decode_tok_s: float | None = None
-    device_kv_peak_bytes: int = 0
-    device_peak_bytes: int = 0
-    host_kv_peak_bytes: int = 0
-    h2d_bytes: int = 0
-    d2h_bytes: int = 0
-    outcome: str = "ok"
-    detail: str = ""
-
-
-class Engine:
+class Engine(Answering):
     """Submit requests, call `advance` until `has_work` is False; or let `generate` do so. The sequence that
     ended last stays in the cache, until a new request comes or its memory is needed, so that a follow-up can continue
     it and a person can look at it."""
@@ -52,14 +33,13 @@ class Engine:
         self.id, self.label, self.cache = id, events.ENGINE_LABELS[id], cache
         self.model, self.clock, self.link = cache.model, cache.around.clock, cache.around.link
         self.device_pool, self.host_pool = cache.around.device, cache.around.host
-        self.scheduler = Scheduler(cache, self._failed, self._forget_ended, chunk_tokens)
+        self.scheduler = Scheduler(cache, self._failed, self.forget_conversation, chunk_tokens)
         self._ended: Sequence | None = None
         self._work: Generator[bool, None, None] | None = None
         self._step: Step | None = None
         self._out: list[events.Event] = []
         self._reported = dataclasses.replace(self.link.traffic)
         self._reported_at_s = 0.0
-        self._requests = 0
 
     @property
     def clock_s(self) -> float:
@@ -101,28 +81,15 @@ class Engine:
         Raises BadRequest for an empty prompt, one that leaves no room for a new token in the model's context, token
         ids outside the vocabulary, negative counts, or a follow-up to nothing.
         """
-        tokens = self._checked(token_ids, "the prompt is empty")
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 0:
-            raise BadRequest(f"max_new_tokens is a whole number, 0 or more, not {max_new_tokens!r}")
-        if temperature != 0 and not 1e-3 <= temperature <= 1e3:
-            raise BadRequest(f"temperature is 0 (greedy) or within 0.001 .. 1000, not {temperature!r}")
-        if not 0 < top_p <= 1:
-            raise BadRequest(f"top_p is a share above 0 and at most 1, not {top_p!r}")
-        if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
-            raise BadRequest(f"seed is a whole number in 0 .. 2^63 - 1, not {seed!r}")
         earlier = self._ended if follow_up else None
         if follow_up and (earlier is None or self.scheduler.has_work):
             raise BadRequest("a follow-up needs an earlier conversation that has ended")
         before = len(earlier.tokens) if earlier else 0
-        limit = self.model.context_limit
-        if before + len(tokens) > limit:
-            over = before + len(tokens) - limit
-            beside = f" after {before:,} of the conversation" if before else ""
-            raise BadRequest(
-                f"the prompt has {len(tokens):,} tokens{beside}: {over:,} more than the context of {limit:,}"
-            )
+        tokens = self.checked_request(
+            token_ids, max_new_tokens, before, temperature=temperature, top_p=top_p, seed=seed
+        )
         sampling = Sampling(temperature, top_p, seed)
-        room = limit - before - len(tokens)
+        room = self.model.context_limit - before - len(tokens)
         sequence = Sequence(request, tokens, len(tokens), min(max_new_tokens, room), sampling, ignore_eos)
         sequence.turns = [*(earlier.turns if earlier else []), *((role, before + start) for role, start in turns)]
         sequence.generator = torch.Generator().manual_seed(seed)
@@ -134,7 +101,7 @@ class Engine:
             sequence.prompt_tokens = len(sequence.tokens)
             sequence.computed, sequence.table, sequence.held = earlier.computed, earlier.table, earlier.held
         elif not self.scheduler.has_work:
-            self._forget_ended()
+            self.forget_conversation()
         self.scheduler.add(sequence)
 
     def adopt(self, token_ids: list[int], blocks: Iterable[list[tuple[Tensor, Tensor]]], room: int = 0) -> None:
@@ -192,7 +159,7 @@ class Engine:
     def reset(self) -> None:
         """Cancels, frees everything and forgets: peaks, prefix blocks, preemptions."""
         self.cancel()
-        self._forget_ended()
+        self.forget_conversation()
         if isinstance(self.cache, PagedCache):
             self.cache.blocks.forget_contents()
             self.cache.prefix_hit_tokens = 0
@@ -200,56 +167,19 @@ class Engine:
         self.device_pool.reset_peaks()
         self.host_pool.reset_peaks()
 
-    def generate(
-        self,
-        token_ids: Iterable[int],
-        max_new_tokens: int,
-        *,
-        follow_up: bool = False,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        ignore_eos: bool = False,
-        turns: Iterable[tuple[str, int]] = (),
-    ) -> Result:
-        """Runs one request to its end. `follow_up` continues the conversation that the cache holds; otherwise a fresh
-        one begins. Raises BadRequest as `submit` does."""
-        if self.has_work:
-            raise BadRequest("the engine is busy with submitted requests")
-        self._requests += 1
-        self.submit(
-            self._requests,
-            list(token_ids),
-            max_new_tokens,
-            follow_up=follow_up,
-            temperature=temperature,
-            top_p=top_p,
-            seed=seed,
-            ignore_eos=ignore_eos,
-            turns=turns,
-        )
-        result = Result()
-        while self.has_work:
-            for event in self.advance():
-                if isinstance(event, events.Token):
-                    result.tokens.append(event.token_id)
-                    result.logprobs.append(event.logprob)
-                elif isinstance(event, events.Outcome):
-                    result.outcome, result.detail = event.outcome, event.detail
-                    result.ttft_s, result.tpot_s = event.ttft_s, event.tpot_s
-                    result.decode_tok_s = event.decode_tok_s
-                    result.h2d_bytes, result.d2h_bytes = event.h2d_bytes, event.d2h_bytes
-        memory = self.memory()
-        result.device_kv_peak_bytes, result.device_peak_bytes = memory.device_kv_peak_bytes, memory.device_peak_bytes
-        result.host_kv_peak_bytes = memory.host_kv_peak_bytes
-        return result
+    def forget_conversation(self) -> bool:
+        """Frees the conversation that has ended; says whether there was one."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            self.cache.release(ended)
+        return ended is not None
 
     def continue_logits(self, token_ids: Iterable[int], rows: int = 1) -> Tensor:
         """Logits of the token after `token_ids`, fed after what the cache now holds: float32 [vocab]; with `rows` > 1,
         after each of the last so many of them: float32 [rows, vocab]. The cache stays as it was, so that many questions
         can be asked of one context. Raises BadRequest when there is no context."""
         sequence = self._latest()
-        tokens = self._checked(token_ids, "continue_logits needs at least one token")
+        tokens = self.checked_tokens(token_ids, "continue_logits needs at least one token")
         if not 1 <= rows <= len(tokens):
             raise BadRequest(f"rows is within 1 .. {len(tokens)}, the number of tokens, not {rows!r}")
         if sequence.computed + len(tokens) > self.model.context_limit:
@@ -339,15 +269,6 @@ class Engine:
             hit_rate=(now.found - before.found) / wanted if (wanted := now.wanted - before.wanted) else None,
         )
 
-    def _checked(self, token_ids: Iterable[int], empty: str) -> list[int]:
-        """The ids as a list; raises BadRequest when there are none or the vocabulary has no such id."""
-        tokens = [int(token) for token in token_ids]
-        if not tokens:
-            raise BadRequest(empty)
-        if min(tokens) < 0 or max(tokens) >= self.model.shape.vocab:
-            raise BadRequest(f"token ids must lie in 0 .. {self.model.shape.vocab - 1}")
-        return tokens
-
     def _run(self, step: Step) -> Generator[bool, None, None]:
         """One step: forward, then a token for every sequence whose pending tokens are all in. Yields False after each
         layer while there is prefill in it, and True at its end."""
@@ -436,7 +357,7 @@ class Engine:
 
     def _end(self, sequence: Sequence) -> None:
         self.scheduler.finish(sequence)
-        self._forget_ended()
+        self.forget_conversation()
         self._ended = sequence
         self._outcome(sequence, "ok", "")
 
@@ -494,13 +415,6 @@ class Engine:
             self._failed(span.sequence, fault)
             self.scheduler.finish(span.sequence)
             self.cache.release(span.sequence)
-
-    def _forget_ended(self) -> bool:
-        """Frees the conversation that has ended; says whether there was one."""
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            self.cache.release(ended)
-        return ended is not None
 
     def _latest(self) -> Sequence:
         if self._ended is None:

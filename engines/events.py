@@ -21,6 +21,7 @@ ENGINE_LABELS = {
     "h2o+": "H2O+",
     "infinigen": "InfiniGen",
     "infinigen+": "InfiniGen+",
+    "hybrid": "Hybrid",
 }
 
 

@@ -53,7 +53,7 @@ class HostKv:
 
     def __init__(self, pool: Pool, shape: HostKvShape, tokens: int, victim: str, disk: DiskTier | None = None) -> None:
         self.pool, self.shape, self.victim, self.disk = pool, shape, victim, disk
-        wanted = _rounded(tokens)
+        wanted = rounded(tokens)
         self.memory_slots = wanted
         if pool.cap_bytes is not None:
             fits = (pool.cap_bytes - pool.used_bytes) // shape.token_bytes
@@ -246,7 +246,7 @@ class HostKv:
     def _extend(self, tokens: int) -> None:
         """Slots on the disk, behind those that there are, until there are `tokens`. Raises DiskFull."""
         assert self.disk is not None
-        start, end = self.capacity, self.memory_slots + _rounded(tokens - self.memory_slots)
+        start, end = self.capacity, self.memory_slots + rounded(tokens - self.memory_slots)
         shape = self.shape
         extent = (shape.layers, shape.kv_heads, end - start, shape.head_dim)
         both = self.disk.tensor((2, *extent), shape.dtype)
@@ -272,5 +272,5 @@ class HostKv:
             self.disk_s += time.perf_counter() - start
 
 
-def _rounded(tokens: int) -> int:
+def rounded(tokens: int) -> int:
     return -(-tokens // ROUND_TOKENS) * ROUND_TOKENS

@@ -13,6 +13,7 @@ PREFILLS = {
     "h2o+": ("chunked", "chunked-exact", "flash", "eager"),
     "infinigen": ("flash", "eager"),
     "infinigen+": ("flash", "eager"),
+    "hybrid": ("chunked", "chunked-exact", "flash"),
 }
 ANCHORS = 0.45  # of H2O's budget, where anchors are wanted and no share is given
 SCORINGS = ("eager", "flash", "sampled")

@@ -25,7 +25,7 @@ Emit = Callable[[Event], None]
 @dataclass(frozen=True)
 class Turn:
     """What every lane is asked at the same moment. A follow-up's `rendered` begins by closing the model's last turn.
-    `sampling` holds the remaining keywords of `Engine.submit`."""
+    `sampling` holds the remaining keywords of `Engine.submit`. `text` is the user's own, for engines that read it."""
 
     request: int
     title: str
@@ -35,6 +35,7 @@ class Turn:
     prompts_total: int
     sampling: dict[str, Any]
     ticket: str = ""
+    text: str = ""
 
 
 class Lane:
@@ -128,7 +129,10 @@ class Lane:
             limit = min(turn.max_new_tokens, room)
             skipped = len(turn.rendered.token_ids) - len(token_ids)
             turns = [(role, start - skipped) for role, start in turn.rendered.turns]
-            self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, turns=turns, **turn.sampling)
+            options = {**turn.sampling, "turns": turns}
+            if getattr(self.engine, "reads_text", False):
+                options["text"] = turn.text
+            self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, **options)
             if not turn.follow_up:  # the last conversation has been let go: peaks count from here
                 self.engine.device_pool.reset_peaks()
                 self.engine.host_pool.reset_peaks()

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from engines.chat import Chat, title_of
+from engines.chat import Chat, text_of, title_of
 from engines.commands import (
     AnyCommand,
     Cancel,
@@ -200,6 +200,7 @@ class Race:
                 "ignore_eos": self._config.ignore_eos,
             },
             ticket=prompt.ticket,
+            text=text_of(prompt),
         )
         if rendered.cut_tokens:
             where = _CUT_WHERE[rendered.cut]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import engines
 from engines.decoder import Decoder
+from engines.engine import Engine
 from engines.errors import KvtuiError
 from engines.events import Token
 from engines.model import Model
@@ -101,6 +102,7 @@ def million(
         disk_bytes=2 * tokens * model.kv_bytes_per_token,
         resident_tokens=resident_tokens,
     )
+    assert isinstance(engine, Engine)
     engine.adopt([1] * tokens, _random_entries(model, tokens), room=new_tokens + 1)
     row = _decode(engine, [1], new_tokens, follow_up=True)
     memory = engine.memory()

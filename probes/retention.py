@@ -16,8 +16,8 @@ import torch
 
 from engines.chat import Chat
 from engines.commands import Prompt
-from engines.engine import Engine
 from engines.errors import KvtuiError
+from engines.hybrid import AnyEngine
 from engines.model import Model
 
 LAYOUTS = ("first", "middle", "system")
@@ -168,7 +168,7 @@ def make_case(model: Model, layout: str, tokens: int, seed: int) -> Case:
     return Case(messages, questions)
 
 
-def ask(engine: Engine, case: Case) -> tuple[int, int]:
+def ask(engine: AnyEngine, case: Case) -> tuple[int, int]:
     """Feeds the conversation and asks its questions: how many answers were right, and the context's tokens. Raises
     KvtuiError when the engine could not take it."""
     model = engine.model
@@ -188,7 +188,7 @@ def ask(engine: Engine, case: Case) -> tuple[int, int]:
     return right, common
 
 
-def measure(engine: Engine, layout: str, tokens: int, cases: int, seed: int = 0) -> Retention:
+def measure(engine: AnyEngine, layout: str, tokens: int, cases: int, seed: int = 0) -> Retention:
     """`cases` conversations, four questions each."""
     asked = right = 0
     lengths, sizes = [], []
@@ -209,7 +209,7 @@ def _asked(messages: list[dict[str, str]], question: str) -> list[dict[str, str]
     return [*messages, {"role": "user", "content": question or "?"}]
 
 
-def _best(engine: Engine, begun: list[int], choices: tuple[str, ...]) -> str:
+def _best(engine: AnyEngine, begun: list[int], choices: tuple[str, ...]) -> str:
     """The choice with the largest log-probability after `begun`."""
     first = engine.continue_logits(begun).log_softmax(-1)
     scores = {}

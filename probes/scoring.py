@@ -9,7 +9,7 @@ from torch import Tensor
 
 import engines
 from engines.caches.h2o import H2OCache
-from engines.engine import Engine
+from engines.hybrid import AnyEngine
 from engines.model import Model
 
 
@@ -53,7 +53,7 @@ def study(model: Model, budget: float, equal_at: int, memory_at: int, time_at: i
     return [asdict(row) | {"memory_at": memory_at, "time_at": time_at} for row in rows]
 
 
-def _engine(model: Model, budget: float, scoring: str) -> Engine:
+def _engine(model: Model, budget: float, scoring: str) -> AnyEngine:
     return engines.create_engine("h2o", model, budget=budget, scoring=scoring)
 
 
@@ -101,7 +101,7 @@ def _time(model: Model, tokens: int, budget: float, scoring: str, repeats: int) 
     ids = prompt(model, tokens)
     plain = engines.create_engine("vllm", model, chunk_tokens=tokens, prefix_sharing=False)
     scored = _engine(model, budget, scoring)
-    times: dict[Engine, list[float]] = {plain: [], scored: []}
+    times: dict[AnyEngine, list[float]] = {plain: [], scored: []}
     for _ in range(repeats):
         for engine, found in times.items():
             engine.reset()

@@ -310,7 +310,7 @@ def test_without_an_observer_no_picture_is_made():
     ("knobs", "said"),
     [
         ({"engines": ["vllm", "vllm"]}, "named twice"),
-        ({"engines": ["tgi"]}, "known are vllm, h2o, h2o\\+, infinigen, infinigen\\+"),
+        ({"engines": ["tgi"]}, "known are vllm, h2o, h2o\\+, infinigen, infinigen\\+, hybrid"),
         ({"engines": []}, "no engine"),
         ({"budget": 0.0}, "budget"),
         ({"budget": float("nan")}, "budget"),

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from engines.clock import Clock
+from engines.controller import Need
 from engines.disktier import DiskTier
 from engines.link import Link
-from engines.memory import Pool
+from engines.memory import BlockPool, Pool, blocks_for
 from engines.model import Model
 from engines.sequence import Sequence, Span, Step
 
 
 @dataclass
 class Surroundings:
-    """What every cache is given: the model, its engine's clock, pools and link, and a disk if it may use one."""
+    """What every cache is given: the model, its engine's clock, pools and link, and a disk if it may use one. Caches
+    that share them share one arena of `blocks`, made by the first that needs it."""
 
     model: Model
     clock: Clock
@@ -27,6 +29,7 @@ class Surroundings:
     host: Pool
     link: Link
     disk: DiskTier | None = None
+    blocks: BlockPool | None = None
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Cache(ABC):
     `one_shot` policies prefill a whole prompt in one step; the others in chunks, beside decodes."""
 
     one_shot: bool = False
+    grows_in_place: bool = True  # whether a later turn needs no second copy of what is held
     learns: bool = False  # whether `learn` is to be called with what surprised the model
 
     def __init__(self, around: Surroundings) -> None:
@@ -111,9 +115,33 @@ class Cache(ABC):
     def heads(self, sequence: Sequence, layer: int) -> HeadsView:
         """One layer of this moment's picture, head by head."""
 
+    @abstractmethod
+    def need(self, prompt_tokens: int, new_tokens: int) -> Need:
+        """What a new request would take at its peak, from the prompt to the end of its answer, transients included."""
+
     def kv_kinds(self) -> tuple[str, ...]:
         """The kinds in the device pool that are KV: entries, or what stands for them."""
         return ("kv",)
+
+    def arena(self, tokens: int) -> BlockPool:
+        """The blocks of these surroundings, with KV slots for so many tokens if they are yet to be made."""
+        around, shape, model = self.around, self.shape, self.model
+        if around.blocks is None:
+            around.blocks = BlockPool(
+                around.device,
+                shape.layers,
+                blocks_for(tokens),
+                shape.kv_heads,
+                shape.head_dim,
+                model.dtype,
+                model.device,
+            )
+        return around.blocks
+
+    @property
+    def layer_token_bytes(self) -> int:
+        """KV of one token in one layer."""
+        return self.model.kv_bytes_per_token // self.shape.layers
 
     def to_storage(self, rows: Tensor) -> Tensor:
         """[T, G, d] -> [G, T, d] as the cache stores it, rounded to the model's dtype: chunked and one-shot prefill

@@ -16,10 +16,11 @@ from torch import Tensor
 from engines import kernels
 from engines.anchors import Anchors
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
+from engines.controller import Need
 from engines.errors import BadRequest
 from engines.events import KvState
 from engines.importance import column_mass, tile_bytes
-from engines.memory import BLOCK_TOKENS, BlockPool, blocks_for
+from engines.memory import BLOCK_TOKENS, blocks_for
 from engines.sequence import Sequence, Span, Step
 
 SAMPLED_EVERY = 8
@@ -82,11 +83,7 @@ class H2OCache(Cache):
         self._cut_late = self.learns or knobs.prefill == "chunked-exact"
         self._bounded = knobs.prefill == "chunked"
         self._keeps_all = knobs.budget == 1 and knobs.budget_tokens is None
-        shape, model = self.shape, self.model
-        blocks = blocks_for(knobs.arena_tokens)
-        self.blocks = BlockPool(
-            around.device, shape.layers, blocks, shape.kv_heads, shape.head_dim, model.dtype, model.device
-        )
+        self.blocks = self.arena(knobs.arena_tokens)
         self._scores: Tensor | None = None
 
     def budget_blocks(self, context: int) -> int:
@@ -99,7 +96,9 @@ class H2OCache(Cache):
 
     def piece(self, sequence: Sequence) -> int:
         """With a late cut, a piece lies in memory beside what is kept: together they are no more than the budget."""
-        whole = len(sequence.tokens)
+        return self._piece(len(sequence.tokens))
+
+    def _piece(self, whole: int) -> int:
         if not (self._bounded and self._cut_late):
             return whole
         return min(whole, max(PIECE_BLOCKS, self.budget_blocks(whole) // 3) * BLOCK_TOKENS)
@@ -172,6 +171,22 @@ class H2OCache(Cache):
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
         positions = sequence.held.positions[layer].sort(-1).values
         return positions[:, positions.shape[1] - sequence.held.count :].cpu()
+
+    def need(self, prompt_tokens: int, new_tokens: int) -> Need:
+        """The most is held at the end of the prompt's last pieces: what is kept, a piece beside it, and a layer's worth
+        of both with the scores of the piece."""
+        whole, budget = prompt_tokens, self.budget_blocks(prompt_tokens)
+        rows = self._piece(whole)
+        kept = max(PIECE_BLOCKS, budget - blocks_for(rows)) * BLOCK_TOKENS if rows < whole else 0
+        length = min(whole, kept + rows)
+        blocks = max(budget, blocks_for(length + 1)) if self._cut_late else budget
+        if self._keeps_all:
+            length, blocks = whole, blocks_for(whole + max(new_tokens, 1))
+        if self.knobs.scoring == "eager":
+            scores = 4 * self.shape.heads * rows * length
+        else:
+            scores = tile_bytes(self.shape.heads, self.shape.kv_heads, rows, length)
+        return Need(blocks * self.blocks.block_bytes + length * self.layer_token_bytes + scores)
 
     def view(self, sequence: Sequence) -> CacheView:
         held, n, layers = sequence.held, sequence.computed, self.shape.layers

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from engines import kernels
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
+from engines.controller import Need
 from engines.errors import BadRequest, OutOfMemory
 from engines.events import KvState, pack_cell
-from engines.hostpool import HostKv, HostKvShape
+from engines.hostpool import HostKv, HostKvShape, rounded
 from engines.sequence import Sequence, Span, Step
 from engines.skew import skew
 
@@ -75,6 +76,7 @@ class Fetch:
 
 class InfiniGenCache(Cache):
     one_shot = True
+    grows_in_place = False
 
     def __init__(self, around: Surroundings, knobs: InfiniGenKnobs) -> None:
         super().__init__(around)
@@ -86,7 +88,8 @@ class InfiniGenCache(Cache):
             raise BadRequest(f"host-pool victim {knobs.victim!r}: choose counter, lru or fifo")
         self.knobs = knobs
         self.skew = skew(self.model)
-        around.device.charge("skew matrices", self.skew.nbytes)
+        if not around.device.bytes_by_kind.get("skew matrices"):  # of all caches around one pool
+            around.device.charge("skew matrices", self.skew.nbytes)
         self.partial = max(1, round(knobs.partial_ratio * self.shape.head_dim))
         self._pending: dict[Sequence, Fetch] = {}
         self._looks: dict[Sequence, Tensor] = {}
@@ -176,6 +179,25 @@ class InfiniGenCache(Cache):
 
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
         return sequence.held.host.kept_positions(layer)
+
+    def need(self, prompt_tokens: int, new_tokens: int) -> Need:
+        """Buffers for the whole answer, and a layer of the prompt on its way through the device."""
+        capacity = rounded(prompt_tokens + new_tokens)
+        shape, size = self.shape, self.model.dtype.itemsize
+        heads = shape.layers * shape.kv_heads
+        partial_keys = heads * self.partial * capacity * size
+        columns = heads * shape.head_dim * self.partial * self.model.decoder.compute_dtype.itemsize
+        passing = prompt_tokens * self.layer_token_bytes
+        if self.knobs.prefill == "eager":
+            passing += 4 * shape.heads * prompt_tokens**2
+        passing = max(passing, 2 * shape.kv_heads * capacity * 4)  # as much as speculation takes in a decode step
+        # What finds no room in host memory goes to the disk, where there is one.
+        host_bytes = 0 if self.around.disk is not None else capacity * self.model.kv_bytes_per_token
+        return Need(partial_keys + columns + self._buffers_bytes(capacity) + passing, host_bytes)
+
+    def _buffers_bytes(self, capacity: int) -> int:
+        """What stands on the device beside the partial keys."""
+        return sum(self._staging_slots(capacity)) * self.layer_token_bytes
 
     def view(self, sequence: Sequence) -> CacheView:
         held, n, layers = sequence.held, sequence.computed, self.shape.layers

@@ -69,6 +69,14 @@ class InfiniGenPlusCache(InfiniGenCache):
         share = self.knobs.resident or min(1.0, RESIDENT_SLACK * self.knobs.budget)
         return most, min(most, math.ceil(share * capacity)) + 1
 
+    def _buffers_bytes(self, capacity: int) -> int:
+        slots, places = self.kept_slots(capacity)
+        overflow = max(0, max(1, math.floor(self.knobs.budget * capacity + 1e-9)) + 1 - places)
+        kept = slots + 1 + (self.shape.layers - 1) * places + 2 * overflow
+        if slots < capacity:
+            kept += 2 * self._chunk_tokens
+        return kept * self.layer_token_bytes
+
     def view(self, sequence: Sequence) -> CacheView:
         held, n, layers, groups = sequence.held, sequence.computed, self.shape.layers, self.shape.kv_heads
         cells = np.empty((layers, n), np.uint8)

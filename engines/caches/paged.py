@@ -13,8 +13,9 @@ from torch import Tensor
 
 from engines import kernels
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, causal_positions, head_shares, normalised
+from engines.controller import Need
 from engines.events import KvState, pack_cell
-from engines.memory import BLOCK_TOKENS, BlockPool, blocks_for
+from engines.memory import BLOCK_TOKENS, blocks_for
 from engines.sequence import Sequence, Step
 
 
@@ -39,11 +40,7 @@ class PagedCache(Cache):
     def __init__(self, around: Surroundings, knobs: PagedKnobs) -> None:
         super().__init__(around)
         self.knobs = knobs
-        shape, model = self.shape, self.model
-        blocks = blocks_for(knobs.arena_tokens)
-        self.blocks = BlockPool(
-            around.device, shape.layers, blocks, shape.kv_heads, shape.head_dim, model.dtype, model.device
-        )
+        self.blocks = self.arena(knobs.arena_tokens)
         self.prefix_hit_tokens = 0
 
     def reuse(self, sequence: Sequence) -> None:
@@ -123,6 +120,9 @@ class PagedCache(Cache):
 
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
         return causal_positions(sequence.computed, self.shape.kv_heads)
+
+    def need(self, prompt_tokens: int, new_tokens: int) -> Need:
+        return Need(blocks_for(max(prompt_tokens, prompt_tokens + new_tokens - 1)) * self.blocks.block_bytes)
 
     def view(self, sequence: Sequence) -> CacheView:
         n, layers = sequence.computed, self.shape.layers
