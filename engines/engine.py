@@ -394,6 +394,7 @@ class Engine(Answering):
                 tokens_total=len(span.sequence.tokens),
                 layers_done=layers_done,
                 layers_total=self.model.layers,
+                step_tokens=0 if last else span.count,
             )
         )
 

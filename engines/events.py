@@ -90,13 +90,14 @@ class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Prefill(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """`tokens_done` of `tokens_total`; a one-shot prefill advances by layers, all of its tokens at once."""
+    """`tokens_done` of `tokens_total` are through all layers; `step_tokens` more are through `layers_done` of them."""
 
     request: int
     tokens_done: int
     tokens_total: int
     layers_done: int
     layers_total: int
+    step_tokens: int = 0
 
 
 class Token(Event, frozen=True, kw_only=True, omit_defaults=True):

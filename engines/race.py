@@ -164,7 +164,11 @@ class Race:
             lane.cancel()
 
     def _want(self, wanted: WorkerConfig) -> None:
-        check_knobs(wanted)
+        """A kind of prefill that only an engine outside of the race knows is kept for when it comes back."""
+        if any(wanted.prefill in known for known in PREFILLS.values()):
+            check_knobs(msgspec.structs.replace(wanted, prefill=None))
+        else:
+            check_knobs(wanted)
         self._wanted = wanted
 
     def _conversation_tokens(self) -> int | None:

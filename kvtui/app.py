@@ -279,7 +279,10 @@ class KvtuiApp(Dressing):
         return self.config.budget
 
     def _follows_up(self) -> bool:
-        return not self.fresh and any(engine.conversation for engine in self.state.engines.values())
+        """A conversation that was cancelled is gone from the caches."""
+        current = [engine.current for engine in self.state.engines.values()]
+        there = [r for r in current if r is not None and (r.outcome is None or r.outcome.outcome != "cancelled")]
+        return not self.fresh and bool(there)
 
     @on(Asked)
     async def _asked(self, message: Asked) -> None:
@@ -291,6 +294,8 @@ class KvtuiApp(Dressing):
         self.fresh = False
         if self.state.status == "paused":
             self.notify("Paused: press space to go on.", markup=False)
+        elif self.state.busy:
+            self.notify("Asked. It comes after what is in the stream.", markup=False)
         await self.refresh_race()
 
     async def action_quit(self) -> None:
@@ -426,7 +431,7 @@ class KvtuiApp(Dressing):
         yield SystemCommand("Budget up", "From the next run on (+)", lambda: self.action_budget(1))
         yield SystemCommand("Budget down", "From the next run on (−)", lambda: self.action_budget(-1))
         for i in IMPROVEMENTS:
-            effect = f"{i.effect.capitalize()} ({i.key})"
+            effect = f"{i.effect[0].upper()}{i.effect[1:]} ({i.key})"
             yield SystemCommand(f"{i.name} on or off", effect, lambda id=i.id: self.action_improve(id))
         for number, engine in enumerate(self.catalogue, 1):
             title = f"{events.ENGINE_LABELS.get(engine, engine)} on or off"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
+from engines.events import ENGINE_LABELS
 from kvtui import figures
 from kvtui.literal import one_line, question
 from kvtui.state import PAGED, EngineState, RequestState, RunState
@@ -22,7 +23,7 @@ SHORT_BELOW = 3  # characters
 GONE_BELOW, KEPT_FROM = 0.1, 0.5  # of layers × heads
 
 _WORDS = re.compile(r"\w+(?:['’-]\w+)*")
-_COUNTS = {2: "Both", 3: "All three"}
+_COUNTS = {2: "Both", 3: "All three", 4: "All four", 5: "All five", 6: "All six"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,12 @@ def captions(state: RunState) -> list[Caption]:
     found = [*_reading(rows), *_ends(rows)]
     paged = state.engines.get(PAGED)
     for engine, request in rows:
-        found += [*_out_of_memory(engine, request), *_dropped(engine, paged), *_differs(engine, request)]
+        found += [
+            *_decided(engine, request),
+            *_out_of_memory(engine, request),
+            *_dropped(engine, paged),
+            *_differs(engine, request),
+        ]
         found += _fetches(state, engine, request)
     return sorted(found, key=lambda caption: -caption.importance)
 
@@ -73,6 +79,14 @@ def _reading(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:
     title = f" of “{one_line(request.title[:TITLE_CHARACTERS])}”" if request.title else ""
     text = f"{who} {verb} the {request.prompt_tokens:,} tokens{title}"
     yield Caption("reading", text, 60 if everybody else 35, stage=text, lasts=False)
+
+
+def _decided(engine: EngineState, request: RequestState) -> Iterator[Caption]:
+    decision = engine.decision
+    if decision is not None and decision.request == request.request and request.outcome is None:
+        choice = ENGINE_LABELS.get(decision.choice, decision.choice)
+        text = f"{engine.label} chose {one_line(choice)}: {one_line(decision.reason)}"
+        yield Caption(f"decided {engine.id} {request.request}", text, 62, engine.id, stage=text)
 
 
 def _out_of_memory(engine: EngineState, request: RequestState) -> Iterator[Caption]:
@@ -102,7 +116,7 @@ def _dropped(engine: EngineState, paged: EngineState | None) -> Iterator[Caption
     cache = engine.cache
     if cache is None or cache.evicted_tokens < 1:
         return
-    dropped = f"{engine.label} dropped {cache.evicted_tokens:,.0f} of {cache.tokens:,} tokens"
+    dropped = f"{engine.label} dropped {cache.evicted_tokens:,.0f} of {cache.tokens:,} tokens in each layer"
     fact = lost_fact(engine, paged) if paged is not None and paged is not engine else None
     told, importance, stage = "", 50, ""
     if fact is not None and fact.share < GONE_BELOW:

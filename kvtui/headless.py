@@ -48,10 +48,12 @@ def run_headless(
     try:
         config = msgspec.structs.replace(config, observe=trace is not None)  # without one, nobody sees the picture
         source: Source = WorkerClient(config)
-        rows, state = [], RunState()
-        for row in _race(source if trace is None else TracingSource(source, trace), state):
+        rows, state, progress = [], RunState(), _progress()
+        for row in _race(source if trace is None else TracingSource(source, trace), state, progress):
             rows.append(row)
             if not as_json and len(rows) % len(config.engines) == 0:
+                if progress is not None:
+                    progress.stop()  # its line goes before others come; the next update brings it back
                 print(_describe(state, rows[-len(config.engines) :], first=len(rows) == len(config.engines)), file=out)
                 out.flush()
         if as_json:
@@ -126,9 +128,9 @@ class _NotStarted(KvtuiError):
     """What the worker said before it gave up."""
 
 
-def _race(source: Source, state: RunState) -> Iterator[dict[str, Any]]:
+def _race(source: Source, state: RunState, progress: Any) -> Iterator[dict[str, Any]]:
     """Feeds `state` and yields a row of the report for every outcome, until the stream is at its end."""
-    with closing(source), _progress() as progress:
+    with closing(source), progress or nullcontext():
         source.start()
         while True:
             for event in source.receive(_WAIT_S):
@@ -146,6 +148,7 @@ def _race(source: Source, state: RunState) -> Iterator[dict[str, Any]]:
                         return
             if progress is not None:
                 progress.update(_progress_line(state))
+                progress.start()
 
 
 def _row(state: RunState, outcome: Outcome) -> dict[str, Any]:
@@ -236,7 +239,7 @@ def _started(state: RunState) -> RunStarted:
 def _progress() -> Any:
     """A line that moves, for a person at a terminal; nothing at all for a pipe or a log."""
     if sys.stderr is None or not sys.stderr.isatty():
-        return nullcontext()
+        return None
     from rich.console import Console
 
     return Console(stderr=True).status("starting")

@@ -72,7 +72,7 @@ class Player:
                 return True
             case str(condition):
                 # What was asked has to arrive before "answered" can mean it.
-                return await _until(lambda: conditions.holds(condition, app.state, step.engine), step.timeout)
+                return await _until(lambda: conditions.holds(condition, app.state, step.engine, step.of), step.timeout)
             case seconds:
                 await asyncio.sleep(seconds)
                 return True

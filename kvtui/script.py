@@ -8,6 +8,7 @@
     [[step]]
     wait = "first eviction"        # see `conditions.CONDITIONS`; or seconds, as a number
     engine = "h2o"                 # of which engine; without it, of any
+    of = 2                         # of which prompt of the stream; without it, of the current one
     timeout = 60                   # seconds after which the script gives up
     [[step]]
     prompt = "What was the code word?"
@@ -46,6 +47,7 @@ class Step(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     keys: str | list[str] = msgspec.field(default_factory=list)
     wait: str | float | int | None = None
     engine: str = ""
+    of: int | None = None
     timeout: float = 180.0
 
     @property

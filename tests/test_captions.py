@@ -94,7 +94,7 @@ def test_loading_and_reading() -> None:
 def test_running() -> None:
     said = texts(at(3.2))
     assert said[0] == "H2O answers otherwise from token 5 on"
-    assert any(t.startswith("H2O dropped 37") and t.endswith(" tokens") for t in said)
+    assert any(t.startswith("H2O dropped 37") and t.endswith(" tokens in each layer") for t in said)
     [fetches] = [t for t in said if t.startswith("InfiniGen fetches ")]
     assert fetches.endswith("tokens a step over the link (modelled)")
 
@@ -111,11 +111,11 @@ def test_out_of_memory_comes_first() -> None:
 
 
 def test_the_code_word_is_among_them() -> None:
-    assert texts(forgetting(["marigold"]))[0] == "H2O dropped 1 of 31 tokens: “marigold” is among them"
+    assert texts(forgetting(["marigold"]))[0] == "H2O dropped 1 of 31 tokens in each layer: “marigold” is among them"
 
 
 def test_the_code_word_was_kept() -> None:
-    assert "H2O dropped 1 of 31 tokens, but kept “marigold”" in texts(forgetting(["storm"]))
+    assert "H2O dropped 1 of 31 tokens in each layer, but kept “marigold”" in texts(forgetting(["storm"]))
 
 
 @pytest.mark.parametrize(("layers", "said"), [(1, ": of “marigold” 25% is left"), (3, ", but kept “marigold”")])
@@ -141,7 +141,7 @@ def test_words_that_are_no_facts(answer: str) -> None:
     finally:
         captions_.RARE_MOST = before
         captions_._places.cache_clear()
-    assert dropped.endswith(" tokens")
+    assert dropped.endswith(" tokens in each layer")
 
 
 def test_a_word_that_is_still_growing_is_not_judged() -> None:
@@ -151,12 +151,12 @@ def test_a_word_that_is_still_growing_is_not_judged() -> None:
 
 def test_a_fact_that_the_engine_says_itself_matters_less() -> None:
     state = forgetting(["storm", "marigold"], answer="The storm, marigold.", said="In the storm.")
-    assert "H2O dropped 2 of 31 tokens: “marigold” is among them" in texts(state)
+    assert "H2O dropped 2 of 31 tokens in each layer: “marigold” is among them" in texts(state)
 
 
 def test_one_place_that_is_left_is_enough() -> None:
     state = forgetting(["goat."], answer="A goat was there.")  # the other one stays
-    assert "H2O dropped 1 of 31 tokens, but kept “goat”" in texts(state)
+    assert "H2O dropped 1 of 31 tokens in each layer, but kept “goat”" in texts(state)
 
 
 def moved(state: RunState, wall_s: float, evicted: float) -> RunState:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.events import Prefill
+from rich.style import Style
+
+from engines.events import ENGINE_LABELS, Decision, Prefill
 from kvtui import figures, palette
+from kvtui.literal import one_line
 from kvtui.panes import graph
 from kvtui.panes.lines import Lines, Piece, spread
 from kvtui.state import PAGED, EngineState, RequestState, RunState
@@ -63,6 +66,7 @@ class Vitals(Lines):
             len(request.tokens),
             len(request.differs),
             request.outcome is None,
+            id(self._decision(request)),
             figures.ceiling(self._top_speed),
         )
 
@@ -82,10 +86,30 @@ class Vitals(Lines):
             [("TPOT ", dim), (f"{figures.seconds(request.tpot_s if request is not None else None):>7}", strong)],
             width,
         )
-        lines = [first, self._progress(request, color, width), latencies, self._match(request, width)]
+        progress, decision = self._progress(request, color, width), self._decision(request)
+        reading = request is not None and request.status in ("queued", "prefill")
+        if decision is not None:  # takes the place of what says least at the time
+            chosen = self._chosen(decision, strong, width)
+            progress, latencies = (progress, chosen) if reading else (chosen, latencies)
+        lines = [first, progress, latencies, self._match(request, width)]
         if height == 3:
-            del lines[1 if request is None or request.status != "prefill" else 2]
+            del lines[2 if (request is not None and request.status == "prefill") or decision is not None else 1]
         return lines
+
+    def _decision(self, request: RequestState | None) -> Decision | None:
+        """What an engine that chooses among others has chosen for this request."""
+        decision = self._state.decision if self._state is not None else None
+        if decision is None or request is None or decision.request != request.request:
+            return None
+        return decision
+
+    def _chosen(self, decision: Decision, strong: Style, width: int) -> list[Piece]:
+        label = f"→ {one_line(ENGINE_LABELS.get(decision.choice, decision.choice))}"
+        reason = f": {one_line(decision.reason)}"
+        room = max(0, width - len(label))
+        if len(reason) > room:
+            reason = reason[: max(0, room - 1)].rstrip() + "…" * (room > 0)
+        return [(label, strong), (reason, palette.style(palette.now.dim))]
 
     def _progress(self, request: RequestState | None, color: str, width: int) -> list[Piece]:
         """Prefill's share while it runs, then speed on a scale that all engines share."""
@@ -121,20 +145,24 @@ def _stage(request: RequestState) -> str:
     prefill = request.prefill
     if prefill is None:
         return f"0 of {request.prompt_tokens:,}"
-    if _by_layers(prefill):
+    if _at_once(prefill):
         return f"layer {prefill.layers_done} of {prefill.layers_total}"
-    return f"{prefill.tokens_done:,} of {prefill.tokens_total:,}"
+    return f"{round(share_read(request) * prefill.tokens_total):,} of {prefill.tokens_total:,}"
 
 
 def share_read(request: RequestState) -> float:
-    """How much of the prompt has gone through, 0..1."""
+    """How much of the prompt has gone through, 0..1; a piece on its way counts by its layers."""
     prefill = request.prefill
     if prefill is None or not prefill.tokens_total:
         return 0.0
-    if _by_layers(prefill):
+    if _at_once(prefill):
         return prefill.layers_done / prefill.layers_total
-    return min(1.0, prefill.tokens_done / prefill.tokens_total)
+    piece = prefill.step_tokens * prefill.layers_done / max(1, prefill.layers_total)
+    return min(1.0, (prefill.tokens_done + piece) / prefill.tokens_total)
 
 
-def _by_layers(prefill: Prefill) -> bool:
+def _at_once(prefill: Prefill) -> bool:
+    """Whether the step holds the whole prompt (of older traces it is only known that it may)."""
+    if prefill.step_tokens:
+        return prefill.tokens_done == 0 and prefill.step_tokens == prefill.tokens_total
     return prefill.tokens_done in (0, prefill.tokens_total) and prefill.layers_done < prefill.layers_total
