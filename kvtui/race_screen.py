@@ -30,13 +30,15 @@ from kvtui.state import PAGED, RunState
 
 QUIET_S = 1 / 4  # without events for so long, all figures are brought up to date
 
+WIDE_FROM, COLUMN_FROM = 100, 24  # cells of the screen, and of a column where there are many
+
 
 class RaceScreen(Screen[None]):
     """Shows a `RunState`; whoever owns the state calls `show` after each change."""
 
     AUTO_FOCUS = ""
     # Not ClassVar: Textual declares them as variables of instances, too.
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_FROM, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-tiny"),
         (14, "-short"),
@@ -71,7 +73,7 @@ class RaceScreen(Screen[None]):
         yield self._verdict
         yield self.captions
         yield self.composer
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     @property
     def _engines(self) -> list[str]:
@@ -136,11 +138,15 @@ class RaceScreen(Screen[None]):
             self._label_tabs()
 
     async def _rebuild(self, engines: list[str]) -> None:
+        self._columns = []  # what is not mounted yet can be neither zoomed nor drawn
         race = await self._clear()
-        tabs = Tabs(*(Tab(self._label(engine), id=f"tab-{engine}") for engine in engines))
+        # By their place: not every engine's name would do as an id ("h2o+").
+        tabs = Tabs(*(Tab(self._label(engine), id=f"tab-{index}") for index, engine in enumerate(engines)))
         tabs.can_focus = False
-        self._columns = [Column(engine, self._number(engine)) for engine in engines]
-        await race.mount(tabs, Horizontal(*self._columns, id="columns"), Legend())
+        self._divide(len(engines))
+        columns = [Column(engine, self._number(engine)) for engine in engines]
+        await race.mount(tabs, Horizontal(*columns, id="columns"), Legend())
+        self._columns = columns
         self._splash.display, race.display = False, True
         before, self.active = self.active, ""
         self.active = before if before in engines else engines[0] if engines else ""
@@ -159,6 +165,18 @@ class RaceScreen(Screen[None]):
         await race.remove_children()
         return race
 
+    def _divide(self, columns: int) -> None:
+        """Side by side as long as each column has room to be read, else one at a time, with tabs."""
+        wide = max(WIDE_FROM, COLUMN_FROM * columns)
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (wide, "-wide")]
+        self.set_class(self.size.width < wide, "-narrow")
+        self.set_class(self.size.width >= wide, "-wide")
+
+    def _engine_of(self, tab: Tab) -> str:
+        """Empty for a tab of columns that are gone, or not there yet."""
+        index = int((tab.id or "").removeprefix("tab-"))
+        return self._columns[index].engine if tab.is_attached and index < len(self._columns) else ""
+
     def _number(self, engine: str) -> int:
         return self._catalogue.index(engine) + 1 if engine in self._catalogue else len(self._catalogue) + 1
 
@@ -170,7 +188,7 @@ class RaceScreen(Screen[None]):
                 column.focus()
         for tabs in self.query(Tabs):
             if active in self._engines:
-                tabs.active = f"tab-{active}"
+                tabs.active = f"tab-{self._engines.index(active)}"
         await self._zoom(self.has_class("-zoomed"))
 
     def banner(self, text: str) -> None:
@@ -226,7 +244,7 @@ class RaceScreen(Screen[None]):
     @on(Tabs.TabActivated)
     def _tab_chosen(self, message: Tabs.TabActivated) -> None:
         message.stop()
-        self.active = (message.tab.id or "").removeprefix("tab-")
+        self.active = self._engine_of(message.tab) or self.active
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Column):
@@ -247,7 +265,7 @@ class RaceScreen(Screen[None]):
 
     def _label_tabs(self) -> None:
         for tab in self.query(Tab):
-            engine = (tab.id or "").removeprefix("tab-")
+            engine = self._engine_of(tab)
             label = self._label(engine)
             if not tab.label.is_same(label):
                 tab.label = label

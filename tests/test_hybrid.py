@@ -238,5 +238,5 @@ def test_it_races_with_the_others(model):
     first = [type(event) for event in mine if isinstance(event, events.Decision | events.Prefill)]
     assert first[0] is events.Decision
     assert [event.outcome for event in mine if isinstance(event, events.Outcome)] == ["ok", "ok"]
-    assert [e.outcome for e in seen if isinstance(e, events.Outcome) and e.engine == "vllm"][0] == "device_oom"
+    assert next(e.outcome for e in seen if isinstance(e, events.Outcome) and e.engine == "vllm") == "device_oom"
     assert any(isinstance(event, events.Cache) and event.tokens > 500 for event in mine)

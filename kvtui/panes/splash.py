@@ -15,7 +15,10 @@ from kvtui.state import RunState
 _WHAT = {
     "vllm": "keeps every token's keys and values on the device, in pages",
     "h2o": "keeps the heavy hitters and the most recent tokens, and evicts the rest for good",
+    "h2o+": "H2O in pieces, with flash attention, and what matters early protected",
     "infinigen": "keeps all of them in host memory, and fetches those that the next step needs",
+    "infinigen+": "InfiniGen that fetches only what the last steps did not",
+    "hybrid": "gives each request to one of them, by its task and the memory that is free",
 }
 _COUNT = {1: "one KV cache", 2: "two KV caches", 3: "three KV caches"}
 

@@ -1,0 +1,97 @@
+"""Up to six engines at once, and what the one that chooses among the others says of its choice."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from textual.widgets import Tabs
+
+from engines import commands, events
+from kvtui import captions
+from kvtui.app import KvtuiApp
+from kvtui.panes.vitals import Vitals
+from kvtui.state import RunState
+from tests.scripted_source import ScriptedSource
+from tests.synthetic import Race, started
+from tests.test_app import screen_text, shows, until
+
+REASON = "lookup in 512 tokens, 64 MiB free: paged would need 72 MiB, so InfiniGen+ keeps every fact"
+LIKE = {"vllm": "vllm", "h2o": "h2o", "h2o+": "h2o", "infinigen": "infinigen", "infinigen+": "infinigen"}
+
+
+def race(*ids: str) -> list[events.AnyEvent]:
+    """Synthetic engines under other names; the hybrid one goes the way of InfiniGen."""
+    ran = Race(prompt_tokens=512, new_tokens=30)
+    engines = [events.EngineInfo(id=id, label=events.ENGINE_LABELS[id]) for id in ids]
+    said: list[events.AnyEvent] = [replace(started(), engines=engines), ran.submitted()]
+    for id in ids:
+        if id == "hybrid":
+            chosen = events.Decision(run="synthetic", engine=id, request=0, choice="infinigen+", reason=REASON)
+            said.append(chosen)
+        said += [replace(event, engine=id) for event in ran.events_of(LIKE.get(id, "infinigen"))]
+    return said
+
+
+def make(*ids: str) -> KvtuiApp:
+    config = commands.WorkerConfig(engines=list(ids), prompts=[commands.Prompt(title="the log")])
+    return KvtuiApp(config, ScriptedSource(race(*ids)))
+
+
+@pytest.mark.parametrize("width", [160, 144])
+async def test_six_columns_fit_side_by_side(width: int) -> None:
+    app = make(*events.ENGINE_LABELS)
+    async with app.run_test(size=(width, 48)) as pilot:
+        await shows(pilot, "6 Hybrid")
+        await shows(pilot, "✓ done")
+        text = screen_text(app)
+        assert all(f"{n} {label}"[:14] in text for n, label in enumerate(events.ENGINE_LABELS.values(), 1))
+        assert "→ InfiniGen+: look" in text
+        assert not app.race.query_one(Tabs).display
+
+
+async def test_six_columns_become_tabs_where_they_would_be_too_thin() -> None:
+    app = make(*events.ENGINE_LABELS)
+    async with app.run_test(size=(143, 40)) as pilot:
+        await until(pilot, lambda: bool(app.race.query(Tabs)) and app.race.query_one(Tabs).display)
+        await shows(pilot, "1 Paged")
+        for _ in range(5):
+            await pilot.press("right")
+        await shows(pilot, "6 Hybrid")
+        await shows(pilot, f"→ InfiniGen+: {REASON}")
+        await pilot.resize_terminal(160, 40)
+        await shows(pilot, "1 Paged")
+
+
+async def test_three_columns_are_divided_as_ever() -> None:
+    app = make("vllm", "h2o+", "hybrid")
+    async with app.run_test(size=(100, 40)) as pilot:
+        await shows(pilot, "3 Hybrid")
+        assert not app.race.query_one(Tabs).display
+        await pilot.resize_terminal(99, 40)
+        await until(pilot, lambda: app.race.query_one(Tabs).display)
+
+
+def drawn(state: RunState, engine: str, height: int, width: int = 60) -> str:
+    vitals = Vitals(engine)
+    vitals._state = state.engines[engine]
+    return "\n".join("".join(text for text, _ in line) for line in vitals.draw(width, height))
+
+
+def test_the_choice_is_for_the_request_that_is_shown() -> None:
+    state = RunState()
+    said = race("vllm", "hybrid")
+    state.apply_all(said)
+    for height in (3, 4):
+        assert "→ InfiniGen+: lookup in 512 tokens, 64 MiB free: paged w" in drawn(state, "hybrid", height)
+        assert "→" not in drawn(state, "vllm", height)
+    state.engines["hybrid"].decision = events.Decision(request=7, choice="vllm", reason="of another")
+    assert "→" not in drawn(state, "hybrid", 4)
+
+
+def test_the_choice_is_told_to_an_audience() -> None:
+    state = RunState()
+    for event in race("vllm", "hybrid"):
+        if isinstance(event, events.Prefill) and event.engine == "hybrid":
+            break
+        state.apply(event)
+    assert any(caption.text == f"Hybrid chose InfiniGen+: {REASON}" for caption in captions.captions(state))
