@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from kvtui.trace import open_to_write
+from kvtui.output_file import empty, open_to_write
 
 # What asks the terminal something, takes its mouse, keys or clipboard, or names its window: the terminal of whoever
 # watches a recording must not answer, and keep its settings.
@@ -37,7 +37,7 @@ class CastWriter:
         self._frames = 0
         self._size = (0, 0)
         self._pending = ""
-        self._file: BinaryIO | None = open_to_write(path, lambda begin: begin.startswith(b"{"), "a recording")
+        self._file: BinaryIO | None = open_to_write(path, _is_recording, "a recording")
 
     def add(self, text: str) -> None:
         """Something that the terminal is given, as part of the next frame."""
@@ -69,6 +69,7 @@ class CastWriter:
     def _write_frame(self, file: BinaryIO, shown: str, size: tuple[int, int]) -> None:
         if self._began_s is None:
             self._began_s, self._size = self._clock(), size
+            empty(file)
             header = {
                 "version": 2,
                 "width": size[0],
@@ -88,6 +89,15 @@ class CastWriter:
             _write_line(file, [at_s, "r", f"{size[0]}x{size[1]}"])
         _write_line(file, [at_s, "o", shown])
         file.flush()
+
+
+def _is_recording(begin: bytes) -> bool:
+    """Whether the first line is the header of an asciicast v2."""
+    try:
+        header = json.loads(begin.split(b"\n", 1)[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(header, dict) and header.get("version") == 2 and "width" in header
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import math
 import os
 import stat
 import struct
@@ -28,12 +27,15 @@ import msgspec
 from engines import commands, events, frames
 from engines.errors import BadRequest
 from kvtui.literal import one_line
+from kvtui.output_file import empty, holds_something, open_to_write
+from kvtui.plausible import LONGEST_S, check
 from kvtui.source import Restored, Source
 
 MAGIC = "kvtrace"
 HEADER_LIMIT_BYTES = 4096
 HEAD = struct.Struct("<dII")  # seconds since the trace began, CRC-32 of the events, CRC-32 of length and head so far
 _SIZE = struct.Struct("<I")
+_MAGIC = msgspec.msgpack.encode("magic") + msgspec.msgpack.encode(MAGIC)
 
 
 class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,13 +47,15 @@ class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 class TraceWriter:
     """Writes what it is given until the disk takes no more. Raises BadRequest when the file cannot be opened, or holds
-    something else than a trace; `clock` tells seconds."""
+    something else than a trace; `clock` tells seconds. An older trace is replaced when the engines have started: until
+    then, frames are held back, and a start that fails leaves it as it was."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
         self._began_s: float | None = None
         self._turn = threading.Lock()
         self._file: BinaryIO | None = open_to_write(path, _is_trace, "a trace")
+        self._held: list[bytes] | None = [] if holds_something(self._file) else None
 
     def write(self, batch: Sequence[events.AnyEvent]) -> str:
         """One frame, in the file when this returns: a run that is killed leaves a trace that can be played. Returns why
@@ -60,17 +64,29 @@ class TraceWriter:
             if self._file is None:
                 return ""
             try:
-                if self._began_s is None:
-                    self._began_s = self._clock()
-                    header = TraceHeader(magic=MAGIC, schema=events.SCHEMA_VERSION, kvtui=_version(), recorded=_now())
-                    frames.write_frame(self._file, msgspec.msgpack.encode(header))
-                frames.write_frame(self._file, pack(self._clock() - self._began_s, events.encode(batch)))
+                self._write_frames(self._file, batch)
                 if not os.fstat(self._file.fileno()).st_nlink:
                     raise FileNotFoundError(0, "it was deleted")
             except OSError as fault:
                 self._close()
                 return f"the trace {self._path.name} ends here ({fault.strerror or fault}); the run goes on"
         return ""
+
+    def _write_frames(self, file: BinaryIO, batch: Sequence[events.AnyEvent]) -> None:
+        begins = self._began_s is None
+        began_s = self._began_s = self._clock() if self._began_s is None else self._began_s
+        payloads = [pack(self._clock() - began_s, events.encode(batch))]
+        if begins:
+            header = TraceHeader(magic=MAGIC, schema=events.SCHEMA_VERSION, kvtui=_version(), recorded=_now())
+            payloads.insert(0, msgspec.msgpack.encode(header))
+        if self._held is not None:
+            self._held += payloads
+            if not any(isinstance(event, events.RunStarted) for event in batch):
+                return
+            payloads, self._held = self._held, None
+            empty(file)
+        for payload in payloads:
+            frames.write_frame(file, payload)
 
     def close(self) -> None:
         with self._turn:
@@ -151,7 +167,10 @@ class TraceReader:
         """Raises BadRequest where the file is not what it was when it was opened."""
         try:
             self._file.seek(self._places[frame])
-            return events.decode(self._file.read(self._sizes[frame]))
+            batch = events.decode(self._file.read(self._sizes[frame]))
+            for event in batch:
+                check(event)
+            return batch
         except OSError as fault:
             raise self._fault(f"cannot be read: {fault.strerror or fault}") from fault
         except (ValueError, msgspec.DecodeError) as fault:
@@ -189,7 +208,7 @@ class TraceReader:
             if (
                 head_checksum != zlib.crc32(head[: -_SIZE.size], zlib.crc32(size_bytes))
                 or not HEAD.size <= size <= frames.MAX_FRAME_BYTES
-                or not before_s <= at_s < math.inf
+                or not before_s <= at_s < LONGEST_S
             ):
                 raise self._damaged(place)
             if place + _SIZE.size + size > end:
@@ -218,24 +237,12 @@ def pack(at_s: float, payload: bytes) -> bytes:
     return head + _SIZE.pack(zlib.crc32(head, zlib.crc32(size_bytes))) + payload
 
 
-def open_to_write(path: Path, is_ours: Callable[[bytes], bool], kind: str) -> BinaryIO:
-    """An empty file. Raises BadRequest when there can be none, or when there is one that `is_ours` does not know by its
-    first bytes: a slip of the hand must not cost somebody's document."""
-    try:
-        if path.is_file() and (begin := _first_bytes(path)) and not is_ours(begin):
-            raise BadRequest(f"{path} exists and is not {kind}; it is left as it is")
-        return path.open("wb")
-    except OSError as fault:
-        raise BadRequest(f"cannot write {path}: {fault.strerror or fault}") from fault
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(64)
-
-
 def _is_trace(begin: bytes) -> bool:
-    return MAGIC.encode() in begin
+    """Whether it begins with the frame of a `TraceHeader`, of any schema: a small map whose first key is the magic."""
+    size = int.from_bytes(begin[: _SIZE.size], "little")
+    if len(begin) <= _SIZE.size or size > HEADER_LIMIT_BYTES or begin[_SIZE.size] >> 4 != 0x8:
+        return False
+    return begin[_SIZE.size + 1 :].startswith(_MAGIC)
 
 
 def _open_to_read(path: Path) -> BinaryIO:

@@ -130,6 +130,28 @@ def test_a_document_is_not_recorded_over(tmp_path: Path) -> None:
         CastWriter(tmp_path / "nowhere" / "talk.cast")
 
 
+@pytest.mark.parametrize("text", ['{"name": "kvtui"}', '{"version": 3, "width": 80}\n', '{"version": 2}', "{", "[2]"])
+def test_json_is_not_recorded_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "package.json").write_text(text)
+    with pytest.raises(BadRequest, match="exists and is not a recording"):
+        CastWriter(tmp_path / "package.json")
+    assert (tmp_path / "package.json").read_text() == text
+
+
+def test_a_recording_stays_until_the_next_one_begins(tmp_path: Path) -> None:
+    path, old = tmp_path / "talk.cast", '{"version": 2, "width": 80, "height": 24}\n[0.0, "o", "' + "x" * 900 + '"]\n'
+    path.write_text(old)
+    CastWriter(path).close()
+    assert path.read_text() == old
+    cast = CastWriter(path)
+    with pytest.raises(BadRequest, match="is being written already"):
+        CastWriter(path)
+    cast.add("new")
+    cast.end_frame(SIZE)
+    cast.close()
+    assert [event[2] for event in read(path)[1]] == ["new"]
+
+
 def spawn(*arguments: str, size: tuple[int, int] = (120, 36)) -> pexpect.spawn:
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
     return pexpect.spawn(

@@ -208,7 +208,77 @@ def test_a_document_is_not_written_over(tmp_path: Path) -> None:
         TraceWriter(path)
     assert path.read_text() == "Years of work."
     again = write(tmp_path / "run.kvtrace", notes(5))
-    assert len(TraceReader(write(again, notes(2)))) == 2  # a trace may be
+    assert len(TraceReader(write(again, [[started()]]))) == 1  # a trace may be
+
+
+@pytest.mark.parametrize(
+    "text", [b"notes on kvtrace files", b"\x30\0\0\0 kvtrace", b"kvtrace", b"\x30\0\0\0\x84\xa5magic\xa7kvtracf"]
+)
+def test_what_only_looks_like_a_trace_is_not_written_over(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "notes.kvtrace"
+    path.write_bytes(text)
+    with pytest.raises(BadRequest, match="exists and is not a trace"):
+        TraceWriter(path)
+    assert path.read_bytes() == text
+
+
+def test_a_start_that_fails_leaves_the_old_trace_as_it_was(short: Path) -> None:
+    before = short.read_bytes()
+    TraceWriter(short).close()  # something else was wrong
+    writer = TraceWriter(short)
+    assert writer.write(notes(1)[0]) == ""  # the model was not to be had
+    writer.close()
+    assert short.read_bytes() == before
+    writer = TraceWriter(short)
+    writer.write(notes(1)[0])
+    writer.write([started()])
+    assert list(TraceReader(short)) == [notes(1)[0], [started()]]  # before it is closed: a killed run leaves it
+    writer.write(notes(1)[0])
+    assert len(TraceReader(short)) == 3
+    writer.close()
+
+
+def test_two_runs_do_not_write_one_trace(short: Path) -> None:
+    first = TraceWriter(short)
+    with pytest.raises(BadRequest, match="is being written already"):
+        TraceWriter(short)
+    first.close()
+    TraceWriter(short).close()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadRequest, match="is a pipe"):
+        TraceWriter(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        msgspec.structs.replace(started(), layers=1 << 62),
+        msgspec.structs.replace(started(), engines=[events.EngineInfo(id="a\x1b[2J", label="")]),
+        events.Status(state="idle", clock_s=float("nan")),
+        events.Status(state="idle", wall_s=float("inf")),
+        events.Status(state="idle", clock_s=-5.0),
+        events.Status(state="idle", engine="no such engine, and a long name"),
+        events.Prefill(request=0, tokens_done=-1, tokens_total=1, layers_done=0, layers_total=1),
+        events.Submitted(request=0, title="", text="", offsets=[1 << 62], prompt_tokens=1),
+        events.Cache(request=0, tokens=1 << 20, layers=1 << 10, whole=True, states=b"", mass=b"", mass_bins=1),
+        events.Heads(request=0, layer=0, kv_heads=1 << 15, tokens=1 << 15, states=b"", mass=b""),
+    ],
+)
+def test_what_cannot_have_happened_is_one_line(tmp_path: Path, event: events.AnyEvent) -> None:
+    reader = TraceReader(write(tmp_path / "strange.kvtrace", [[event]]))
+    with pytest.raises(BadRequest, match=r"is damaged 0\.0 s in: .* cannot be$"):
+        list(reader)
+
+
+def test_times_beyond_all_runs_are_refused_when_the_trace_is_opened(tmp_path: Path) -> None:
+    path = write(tmp_path / "strange.kvtrace", notes(1))
+    with path.open("ab") as file:
+        frames.write_frame(file, trace.pack(1e17, events.encode(notes(1)[0])))
+    with pytest.raises(BadRequest, match="is damaged"):
+        TraceReader(path)
 
 
 def test_a_folder_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
