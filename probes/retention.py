@@ -184,7 +184,7 @@ def ask(engine: AnyEngine, case: Case) -> tuple[int, int]:
     right = 0
     for question, ids in zip(case.questions, ends, strict=True):
         begun = ids[common:] + model.tokenizer.encode(question.kind.begins, add_special_tokens=False)
-        right += _best(engine, begun, question.choices) == question.truth
+        right += best_choice(engine, begun, question.choices) == question.truth
     return right, common
 
 
@@ -209,7 +209,7 @@ def _asked(messages: list[dict[str, str]], question: str) -> list[dict[str, str]
     return [*messages, {"role": "user", "content": question or "?"}]
 
 
-def _best(engine: AnyEngine, begun: list[int], choices: tuple[str, ...]) -> str:
+def best_choice(engine: AnyEngine, begun: list[int], choices: tuple[str, ...]) -> str:
     """The choice with the largest log-probability after `begun`."""
     first = engine.continue_logits(begun).log_softmax(-1)
     scores = {}
