@@ -20,11 +20,21 @@ import msgspec
 from engines.commands import Prompt, WorkerConfig
 from engines.errors import BadRequest, KvtuiError
 from kvtui import ascii
-from kvtui.options import FILE, Moment, look_options, looks_wanted, record_options, shared_options, trace_option
+from kvtui.literal import one_line
+from kvtui.options import (
+    FILE,
+    FiniteRange,
+    Moment,
+    look_options,
+    looks_wanted,
+    record_options,
+    shared_options,
+    trace_option,
+)
 
 if TYPE_CHECKING:
     from kvtui.app import KvtuiApp
-    from kvtui.trace import TraceWriter
+    from kvtui.trace import TraceReader, TraceWriter
 
 _STDIN_WAIT_S = 3.0
 _DEFAULT_QUESTION = "Summarise the text above in a few sentences."
@@ -39,12 +49,14 @@ def main() -> None:
     try:
         code = cli.main(prog_name="kvtui", standalone_mode=False)
     except click.ClickException as fault:
+        said = one_line(fault.format_message())  # it may quote a file's or a script's escape sequences
+        fault.format_message = lambda: said  # type: ignore[method-assign]
         fault.show()
         code = fault.exit_code
     except click.Abort:
         code = 130
     except KvtuiError as fault:
-        click.echo(f"kvtui: {fault}", err=True)
+        click.echo(f"kvtui: {one_line(str(fault))}", err=True)
         code = 2
     except KeyboardInterrupt:
         code = 130
@@ -114,30 +126,30 @@ def run(as_json: bool, trace: Path | None, **options: Any) -> int:
 
 @cli.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--speed", type=FiniteRange(1 / 8, 64), default=1.0, show_default=True, help="Times the recorded pace.")
 @click.option(
-    "--speed", type=click.FloatRange(1 / 8, 64), default=1.0, show_default=True, help="Times the recorded pace."
+    "--from",
+    "from_s",
+    type=Moment(),
+    help="Where to begin, such as 12s, 1m30s or 1:30; else when its engines are ready.",
 )
-@click.option("--from", "from_s", type=Moment(), default="0s", help="Where to begin, such as 12s, 1m30s or 1:30.")
 @look_options
 @record_options
-def replay(path: Path | None, speed: float, from_s: float, record: Path | None, record_fps: float | None) -> int:
+def replay(path: Path | None, speed: float, from_s: float | None, record: Path | None, record_fps: float | None) -> int:
     """Play a .kvtrace file that --trace kept: the same screens, without a model. Without PATH, one that comes along.
 
     Where there is no terminal, it prints what the recorded run came to."""
-    from kvtui.trace import TraceReader
-
-    reader = TraceReader(path or Path(__file__).with_name("data") / "demo.kvtrace")
-    if from_s > reader.duration_s:
-        raise BadRequest(f"the recording ends after {reader.duration_s:.1f} s; --from is beyond that")
+    reader = _open_recording(path, from_s)
     if not _has_screen():
         _check_recording(record, record_fps, screen=False)
         from kvtui.headless import summarize
 
         return summarize(reader)
-    from kvtui.replay import TraceSource
+    from kvtui.replay import TraceSource, beginning_s
     from kvtui.transport import ReplayApp
 
-    return _show(ReplayApp(TraceSource(reader, speed, from_s)), record, record_fps)
+    begin_s = beginning_s(reader) if from_s is None else from_s
+    return _show(ReplayApp(TraceSource(reader, speed, begin_s)), record, record_fps)
 
 
 @cli.command()
@@ -189,16 +201,35 @@ def serve(host: str, port: int, arguments: tuple[str, ...]) -> int:
     `replay`."""
     from kvtui.serve import serve as listen
 
-    with cli.make_context("kvtui", list(arguments)):
-        pass  # what is wrong with them is said here, not to the first visitor
+    _check_served(list(arguments))
     listen(arguments, host, port)
     return 0
+
+
+def _check_served(arguments: list[str]) -> None:
+    """What is wrong with the arguments of `serve` is said at once, not to the first visitor."""
+    from kvtui.serve import SHOWN
+
+    _, rest, _ = cli.make_parser(click.get_current_context()).parse_args(list(arguments))
+    with cli.make_context("kvtui", list(arguments)) as context:
+        name, command, rest = cli.resolve_command(context, rest) if rest else (None, None, rest)
+        if name not in SHOWN:
+            raise BadRequest(f"kvtui {name} has no screen that could be served")
+        if command is None:
+            return
+        with command.make_context(name, rest, parent=context) as within:
+            if name == "replay":
+                _open_recording(within.params["path"], within.params["from_s"]).close()
+            elif within.params["script"] is not None:
+                from kvtui import script
+
+                script.find(within.params["script"])
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def study(arguments: tuple[str, ...]) -> int:
-    """Rerun a study: scoring, chunks, retention, prefetch, million (see docs/improvements.md)."""
+    """Rerun a study: scoring, chunks, retention, prefetch, million, hybrid (see docs/improvements.md)."""
     import subprocess
 
     return subprocess.run([sys.executable, "-m", "probes.study", *arguments], check=False).returncode
@@ -235,6 +266,16 @@ def _show(app: KvtuiApp, record: Path | None, record_fps: float | None) -> int:
     return app.return_code or 0
 
 
+def _open_recording(path: Path | None, from_s: float | None) -> TraceReader:
+    """The trace, or the one that comes along. Raises BadRequest, also when it ends before `from_s`."""
+    from kvtui.trace import TraceReader
+
+    reader = TraceReader(path or Path(__file__).with_name("data") / "demo.kvtrace")
+    if from_s is not None and from_s > reader.duration_s:
+        raise BadRequest(f"the recording ends after {reader.duration_s:.1f} s; --from is beyond that")
+    return reader
+
+
 def _check_recording(record: Path | None, record_fps: float | None, *, screen: bool) -> None:
     if record_fps is not None and record is None:
         raise click.UsageError("--record-fps goes with --record")
@@ -257,12 +298,23 @@ def _configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
     device, host = options.pop("device_memory"), options.pop("host_memory")
     config = WorkerConfig(device_memory_bytes=device, host_memory_bytes=host, **options)
     check_knobs(config)
+    _check_encodable(config)
     stream = _prompts(prompt_file, document, texts, piped=piped and not _in_browser())
     if not stream:
         from kvtui.prompts import built_in_prompts
 
         stream = built_in_prompts(config.max_new_tokens if _is_given("max_new_tokens") else None)
     return msgspec.structs.replace(config, prompts=stream)
+
+
+def _check_encodable(config: WorkerConfig) -> None:
+    """A command line is bytes; what of it was no UTF-8 cannot be sent to the worker."""
+    from engines import commands
+
+    try:
+        commands.encode(config)
+    except UnicodeEncodeError as fault:
+        raise BadRequest(f"an option is not UTF-8 text: {fault.object}") from None
 
 
 def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfig:

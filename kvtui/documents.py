@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from engines.errors import BadRequest
 from kvtui import figures
 from kvtui.literal import one_line
 from kvtui.prompts import read_text
 
 PASTED = "pasted text"
-LARGEST_BYTES = 64_000_000
 CHARACTERS_A_TOKEN = 4  # of English; what else there is has fewer, so an estimate is on the low side
 CLEARLY = 1.2
 NAME_CHARACTERS = 32
@@ -56,7 +53,7 @@ class Document:
 def read_documents(paths: list[Path]) -> Document:
     """The text files as one document; several follow each other, each under its name. Waits for the disk. Raises
     BadRequest in one line: not a file, too large, unreadable, binary, not UTF-8, empty."""
-    documents = [Document(path.name, _read(path)) for path in paths]
+    documents = [Document(one_line(path.name), read_text(path)) for path in paths]
     if len(documents) == 1:
         return documents[0]
     text = "\n\n".join(f"{document.name}\n\n{document.text}" for document in documents)
@@ -93,17 +90,3 @@ def _is_file(path: Path) -> bool:
         return path.is_absolute() and path.is_file()
     except (OSError, ValueError):  # too long a name, a folder that may not be looked into
         return False
-
-
-def _read(path: Path) -> str:
-    name = one_line(str(path))
-    try:
-        found = path.stat()
-    except OSError as fault:
-        raise BadRequest(f"cannot read {name}: {fault.strerror or fault}") from fault
-    if not stat.S_ISREG(found.st_mode):
-        raise BadRequest(f"{name} is not a file")
-    if found.st_size > LARGEST_BYTES:
-        size, limit = figures.size(found.st_size), figures.size(LARGEST_BYTES)
-        raise BadRequest(f"{name} has {size}: more than the {limit} that a document may have")
-    return read_text(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,16 @@ class Size(click.ParamType):
             option = param.opts[0] if param else "a size"
             raise BadRequest(f'{option} is a size such as 512MiB, 2GB, 1.5GiB or a number of bytes, not "{value}"')
         return size_bytes
+
+
+class FiniteRange(click.FloatRange):
+    """As click's, which takes "nan" for a number in any range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 class Engines(click.ParamType):
@@ -138,7 +149,7 @@ def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
             "--record-fps",
-            type=click.FloatRange(0.1, 1000),
+            type=FiniteRange(0.1, 1000),
             metavar="N",
             help="With --record: each repaint lasts 1/N s, whatever time it took.",
         ),

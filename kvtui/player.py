@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from engines.commands import WorkerConfig
 from engines.errors import BadRequest
 from kvtui import conditions
+from kvtui.literal import one_line
 from kvtui.messages import Asked
 from kvtui.script import Option, Script, Step
 
@@ -82,10 +83,13 @@ class Player:
         return self.configure(self._options)
 
     def _document(self, step: Step) -> str:
-        from kvtui.prompts import built_in_document, read_text
+        from kvtui.prompts import built_in_document, check_size, read_text
 
         name = step.document or ""
         text = built_in_document() if name == "built-in" else read_text(Path(self.script.folder, name))
+        check_size(
+            (len(text.encode()) + 2) * step.repeat - 2, f"the document of {step.repeat:,} times {one_line(name)}"
+        )
         return "\n\n".join([text] * step.repeat)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from importlib import resources
 from pathlib import Path
 
@@ -10,7 +12,10 @@ import msgspec
 
 from engines.commands import Prompt
 from engines.errors import BadRequest
+from kvtui import figures
+from kvtui.literal import one_line
 
+LARGEST_BYTES = 64_000_000
 _KEYS = {"prompt", "messages", "follow_up", "title", "max_new_tokens"}
 _ROLES = {"system", "user", "assistant"}
 
@@ -20,16 +25,30 @@ def read_prompt_file(path: Path) -> list[Prompt]:
     text = read_text(path)
     if path.suffix.lower() == ".jsonl":
         return parse_jsonl(text, str(path))
-    return [Prompt(text=text, title=path.name)]
+    return [Prompt(text=text, title=one_line(path.name))]
 
 
 def read_text(path: Path) -> str:
-    """A text file's contents, without its final newline. Raises BadRequest like `read_prompt_file`."""
+    """A text file's contents, without its final newline. Raises BadRequest in one line: not a file, too large,
+    unreadable, binary, not UTF-8, empty."""
+    name = one_line(str(path))
     try:
-        raw = path.read_bytes()
-    except OSError as fault:
-        raise BadRequest(f"cannot read {path}: {fault.strerror or fault}") from fault
-    return decode_text(raw, str(path))
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe may wait for ever, a device have no end
+            raise BadRequest(f"{name} is not a file")
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_BYTES + 1)
+            size = max(len(raw), os.fstat(file.fileno()).st_size)
+    except (OSError, ValueError) as fault:
+        raise BadRequest(f"cannot read {name}: {getattr(fault, 'strerror', None) or fault}") from fault
+    check_size(size, name)
+    return decode_text(raw, name)
+
+
+def check_size(size: int, name: str) -> None:
+    """Raises BadRequest for more bytes than a document may have."""
+    if size > LARGEST_BYTES:
+        size_text, limit = figures.size(size), figures.size(LARGEST_BYTES)
+        raise BadRequest(f"{name} has {size_text}: more than the {limit} that a document may have")
 
 
 def decode_text(raw: bytes, name: str) -> str:

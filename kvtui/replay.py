@@ -18,7 +18,17 @@ SLOWEST, FASTEST = 1 / 8, 64.0
 BATCH_S = 0.05  # decoding goes on for this long when more is due, so that a flood still comes frame by frame
 # More than this between two looks at the clock was no playing but a process that was stopped: it must not skip.
 GAP_S = 0.5
+LONG_LOADING_S, LEAD_S = 2.0, 0.5
 KEEP_EVERY_S = 1.0  # of the wall's clock, however fast it plays: keeping a state takes some 10 ms
+
+
+def beginning_s(reader: TraceReader) -> float:
+    """Where a recording gets interesting, in seconds: shortly before its engines are ready, if loading took long."""
+    for frame in range(len(reader)):
+        if any(isinstance(event, events.RunStarted) for event in reader.events(frame)):
+            at_s = reader.at_s(frame)
+            return at_s - LEAD_S if at_s > LONG_LOADING_S else 0.0
+    return 0.0
 
 
 class TraceSource:

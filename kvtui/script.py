@@ -20,6 +20,7 @@ A step does what it names in the order caption, race, document and prompt, keys,
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -27,8 +28,11 @@ from pathlib import Path
 import msgspec
 
 from engines.errors import BadRequest
+from engines.events import ENGINE_LABELS
 from kvtui.conditions import CONDITIONS
-from kvtui.prompts import read_text
+from kvtui.prompts import LARGEST_BYTES, read_text
+
+LONGEST_S = 86_400
 
 Option = str | float | int | bool
 
@@ -96,17 +100,43 @@ def parse(text: str, name: str) -> Script:
     for number, step in enumerate(script.step, start=1):
         if isinstance(step.wait, str) and step.wait not in CONDITIONS:
             raise BadRequest(f'{name}, step {number}: cannot wait for "{step.wait}"; known are {", ".join(CONDITIONS)}')
-        if not isinstance(step.wait, str) and step.wait is not None and not 0 <= step.wait < 86_400:
+        if not isinstance(step.wait, str) and step.wait is not None and not 0 <= step.wait < LONGEST_S:
             raise BadRequest(f"{name}, step {number}: a wait of {step.wait:g} seconds is no wait")
-        if step.repeat < 1 or step.timeout <= 0:
-            raise BadRequest(f'{name}, step {number}: "repeat" and "timeout" are above 0')
+        if not 1 <= step.repeat <= LARGEST_BYTES or not 0 < step.timeout < LONGEST_S:
+            raise BadRequest(f'{name}, step {number}: "repeat" and "timeout" are above 0, and no more than a talk has')
+        if step.engine and step.engine not in ENGINE_LABELS:
+            raise BadRequest(f'{name}, step {number}: no engine "{step.engine}"; known are {", ".join(ENGINE_LABELS)}')
+        for key in step.key_names:
+            if not is_key(key):
+                raise BadRequest(f'{name}, step {number}: no key is called "{key}"')
     return script
 
 
+def is_key(name: str) -> bool:
+    """Whether Textual has a key of that name, which is a character or a word, with modifiers and "+" before it."""
+    from textual.keys import KEY_TO_UNICODE_NAME, REPLACED_KEYS, Keys  # here, as the plain commands need no Textual
+
+    *modifiers, key = name.split("+") if name != "+" else [name]
+    if not set(modifiers) <= {"ctrl", "shift", "alt", "super"}:
+        return False
+    if len(key) == 1:
+        return key.isprintable()
+    if name in set(Keys) or key in set(Keys):
+        return True
+    key = REPLACED_KEYS.get(key, key)
+    try:
+        unicodedata.lookup(KEY_TO_UNICODE_NAME.get(key) or key.replace("_", " "))
+    except KeyError:
+        return False
+    return True
+
+
 def arguments(options: dict[str, Option]) -> list[str]:
-    """The options as the command line would give them."""
+    """The options as the command line would give them. Raises BadRequest for one that is no part of a race."""
     given = []
     for name, value in options.items():
+        if name in ("help", "version"):
+            raise BadRequest(f'"{name}" is no option of a race')
         flag = "--" + name.replace("_", "-")
         if value is True:
             given.append(flag)

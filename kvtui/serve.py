@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from engines.errors import BadRequest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+SHOWN = (None, "replay", "play")  # the commands that have a screen
 
 
 def serve(arguments: Sequence[str], host: str, port: int) -> None:
@@ -23,10 +24,10 @@ def serve(arguments: Sequence[str], host: str, port: int) -> None:
         reason = getattr(fault, "strerror", None) or fault
         raise BadRequest(f"cannot listen on {host}:{port}: {reason}") from None
     try:
-        from textual_serve.server import Server
+        from kvtui.guarded_server import GuardedServer
     except ImportError:
         raise BadRequest("kvtui serve needs the package textual-serve: pip install textual-serve") from None
     if host not in LOOPBACK:
         print(f"kvtui: everyone who reaches {host}:{port} can run prompts on this machine", file=sys.stderr)
     command = shlex.join([sys.executable, "-m", "kvtui.cli", *arguments])
-    Server(command, host=host, port=port, title="kvtui").serve()
+    GuardedServer(command, host=host, port=port, title="kvtui").serve()

@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from engines import commands, events
 from engines.errors import BadRequest
-from kvtui import documents
+from kvtui import documents, prompts
 from kvtui.app import KvtuiApp
 from kvtui.documents import Document, dropped_paths, may_be_dropped, read_documents
 from kvtui.file_picker import FilePicker
@@ -60,7 +60,7 @@ def test_reading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert both == Document("moby dick.txt + a.md", "moby dick.txt\n\nCall me Ishmael.\n\na.md\n\none")
     (folder / "bin").write_bytes(b"\x7fELF\0")
     (folder / "latin").write_bytes(b"caf\xe9")
-    monkeypatch.setattr(documents, "LARGEST_BYTES", 1000)
+    monkeypatch.setattr(prompts, "LARGEST_BYTES", 1000)
     (folder / "large").write_text("x" * 1001)
     for name, said in {
         "bin": "binary", "latin": "not UTF-8", "none": "cannot read", "notes": "not a file",

@@ -1,7 +1,12 @@
+import os
+from pathlib import Path
+
 import pytest
 
+from engines import commands
 from engines.commands import Prompt
 from engines.errors import BadRequest
+from kvtui import prompts
 from kvtui.prompts import built_in_prompts, check, decode_text, parse_jsonl, read_prompt_file
 
 
@@ -114,3 +119,29 @@ def test_the_built_in_stream_plants_a_fact_and_asks_for_it():
 
 def test_old_line_ends_are_line_ends() -> None:
     assert decode_text(b"one\rtwo\r\nthree\n", "a file") == "one\ntwo\nthree"
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/"])
+def test_what_is_no_file_is_refused(path: str) -> None:
+    with pytest.raises(BadRequest, match=f"^{path} is not a file|^cannot read {path}"):
+        prompts.read_prompt_file(Path(path))
+
+
+def test_a_pipe_that_nobody_writes_to_does_not_hold_up_the_start(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadRequest, match="pipe is not a file"):
+        prompts.read_text(tmp_path / "pipe")
+
+
+def test_a_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "LARGEST_BYTES", 9)
+    (tmp_path / "a.txt").write_text("ten bytes.")
+    with pytest.raises(BadRequest, match="has 10 B: more than the 9 B that a document may have"):
+        prompts.read_text(tmp_path / "a.txt")
+
+
+def test_a_name_that_is_not_utf_8_can_be_sent_to_the_worker(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.txt")
+    path.write_text("text")
+    (prompt,) = prompts.read_prompt_file(path)
+    assert commands.encode(commands.Submit(prompts=[prompt]))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from engines import events
 from engines.errors import BadRequest
 from kvtui.options import Moment
-from kvtui.trace import TraceReader
+from kvtui.replay import beginning_s
+from kvtui.trace import TraceReader, TraceWriter
 from tests.race_fakes import ENVIRONMENT
-from tests.synthetic import Race
+from tests.synthetic import Race, started
 from tests.test_replay import write_race
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_cli.py")]
@@ -122,3 +125,34 @@ def test_what_is_no_moment(text: str) -> None:
         return
     with pytest.raises(BadRequest, match="1m30s"):
         Moment().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "replay", "/nonexistent"], "cannot read /nonexistent"),
+        (["serve", "replay", "--bogus"], "No such option"),
+        (["serve", "--port", "8017", "run"], "kvtui run has no screen"),
+        (["serve", "play", "nonsense"], 'no script "nonsense"'),
+        (["replay", "--speed", "nan"], "nan is not in the range"),
+        (["--record", "x.cast", "--record-fps", "nan"], "nan is not in the range"),
+        (["play", "\x1b[31mred"], "␛[31mred"),
+        (["run", "--model", os.fsdecode(b"\xff")], "an option is not UTF-8 text"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_start(arguments: list[str], said: str) -> None:
+    done = kvtui(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "\x1b" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_replay_begins_when_the_engines_are_ready(tmp_path: Path) -> None:
+    for loading_s, begin_s in ((1.5, 0.0), (20.0, 19.5)):
+        path, times = tmp_path / f"{loading_s}.kvtrace", iter((0.0, 0.0, loading_s))
+        writer = TraceWriter(path, times.__next__)
+        writer.write([events.Loading(stage="weights")])
+        writer.write([started()])
+        writer.close()
+        assert beginning_s(TraceReader(path)) == begin_s

@@ -42,6 +42,12 @@ def test_the_shipped_scripts_can_be_played() -> None:
         ('title = "x"\n[[step]]\nwait = -1', "is no wait"),
         ('title = "x"\n[[step]]\nwiat = 1', "unknown field `wiat`"),
         ('title = "x"\n[[step]]\nrepeat = 0', "above 0"),
+        ('title = "x"\n[[step]]\ntimeout = nan', "above 0"),
+        ('title = "x"\n[[step]]\ntimeout = inf', "above 0"),
+        ('title = "x"\n[[step]]\nwait = nan', "is no wait"),
+        ('title = "x"\n[[step]]\nwait = "answered"\nengine = "h2"', 'no engine "h2"; known are vllm'),
+        ('title = "x"\n[[step]]\nkeys = ["d", "entre"]', 'no key is called "entre"'),
+        ('title = "x"\n[[step]]\nkeys = ""', 'no key is called ""'),
         ("title = ", "x.toml: "),
     ],
 )
@@ -55,6 +61,23 @@ def test_a_faulty_script_gives_one_line(text: str, fault: str) -> None:
 def test_options_become_a_command_line() -> None:
     options: dict[str, script.Option] = {"budget": 0.2, "random_weights": True, "ignore-eos": False}
     assert script.arguments(options) == ["--budget", "0.2", "--random-weights"]
+
+
+def test_the_apps_own_keys_are_known() -> None:
+    for key in ("question_mark", "less_than_sign", "plus", "minus", "slash", "ctrl+o", "pagedown", "f1", "+", "?", "ü"):
+        assert script.is_key(key), key
+    assert not any(map(script.is_key, ("ctrl+", "hyper+a", "\x1b", "bogus", "ctrl+bogus")))
+
+
+def test_help_is_no_part_of_a_race() -> None:
+    with pytest.raises(BadRequest, match="no option of a race"):
+        script.arguments({"help": True})
+
+
+def test_a_document_that_is_repeated_too_often_is_refused() -> None:
+    steps = '[[step]]\ndocument = "built-in"\nrepeat = 60000000'
+    with pytest.raises(BadRequest, match=r"more than the .* that a document may have"):
+        Player(script.parse(f'title = "x"\n{steps}', "x.toml"), _configure_race)
 
 
 def test_a_race_that_cannot_be_is_refused_before_anything_runs() -> None:
