@@ -94,8 +94,20 @@ def million(options: argparse.Namespace) -> Rows:
     return [asdict(prefetch.million())]
 
 
+def hybrid(options: argparse.Namespace) -> Rows:
+    """A mixed stream under a device cap: each fixed engine, and the one that chooses."""
+    from probes import regret
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    rows = regret.measure(_model(options), budget=options.budget, said=say)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
 STUDIES: dict[str, Callable[[argparse.Namespace], Rows]] = {
-    study.__name__: study for study in (scoring, chunks, retention, prefetch, million)
+    study.__name__: study for study in (scoring, chunks, retention, prefetch, million, hybrid)
 }
 
 
