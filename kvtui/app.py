@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import gc
 import importlib
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterable
@@ -30,6 +28,7 @@ from kvtui.help_screen import HelpScreen
 from kvtui.improvements import IMPROVEMENTS
 from kvtui.inspection import Place
 from kvtui.literal import one_line
+from kvtui.leaving import on_signals
 from kvtui.looks import Look
 from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
 from kvtui.outbox import Outbox
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 FRAME_S = 1 / 10
 GC_EVERY_OBJECTS = 20_000
-LEAVE_S = 4.0
 BUDGET_STEP = 0.05
 TYPED_ACTIONS = {
     "pause",
@@ -148,20 +146,11 @@ class KvtuiApp(Dressing):
 
     async def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):  # not in the main thread
-                loop.add_signal_handler(number, self._leave, 128 + number)
+        def leave(code: int) -> None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(self.exit, None, code)
 
-    def _leave(self, code: int) -> None:
-        """Ends as usual; where the terminal is gone and takes nothing any more, ends all the same."""
-
-        def insist() -> None:
-            time.sleep(LEAVE_S)
-            self.source.close()
-            os._exit(code)
-
-        threading.Thread(target=insist, daemon=True).start()
-        self.exit(None, code)
+        self._restore_signals = on_signals(leave, lambda: self.source.close())
 
     @on(FirstFrame)
     def _first_frame(self) -> None:
@@ -180,6 +169,7 @@ class KvtuiApp(Dressing):
             self.exit()
 
     async def on_unmount(self) -> None:
+        self._restore_signals()
         await asyncio.to_thread(self.source.close)
 
     @work(thread=True, exclusive=True, group="source", exit_on_error=False)

@@ -84,7 +84,7 @@ def gone(family: list[psutil.Process]) -> bool:
     return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in family)
 
 
-@pytest.mark.parametrize(("end", "code"), [("q", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("end", "code"), [("q", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_the_terminal_is_left_as_it_was(terminal: Terminal, end: str | signal.Signals, code: int) -> None:
     terminal.shows("tok/s")
     family = terminal.family()
