@@ -27,8 +27,8 @@ from kvtui.dressing import Dressing
 from kvtui.help_screen import HelpScreen
 from kvtui.improvements import IMPROVEMENTS
 from kvtui.inspection import Place
-from kvtui.literal import one_line
 from kvtui.leaving import on_signals
+from kvtui.literal import one_line
 from kvtui.looks import Look
 from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
 from kvtui.outbox import Outbox
@@ -146,6 +146,7 @@ class KvtuiApp(Dressing):
 
     async def on_mount(self) -> None:
         loop = asyncio.get_running_loop()
+
         def leave(code: int) -> None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(self.exit, None, code)
@@ -169,8 +170,8 @@ class KvtuiApp(Dressing):
             self.exit()
 
     async def on_unmount(self) -> None:
-        self._restore_signals()
         await asyncio.to_thread(self.source.close)
+        self._restore_signals()
 
     @work(thread=True, exclusive=True, group="source", exit_on_error=False)
     def listen(self) -> None:
