@@ -341,7 +341,7 @@ def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, 
     if document is not None:
         text = prompts.read_text(document) if str(document) != "-" else _from_stdin(_read_stdin()).text
         question = stream[0].text if stream else _DEFAULT_QUESTION
-        title = document.name if str(document) != "-" else "stdin"
+        title = one_line(document.name) if str(document) != "-" else "stdin"
         stream[:1] = [Prompt(document=text, text=question, title=title)]
     if not stream and piped and not _is_terminal(sys.stdin) and (raw := _read_stdin(_STDIN_WAIT_S)):
         stream = [_from_stdin(raw)]
