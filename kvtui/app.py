@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import on, work
 from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
@@ -32,6 +33,7 @@ from kvtui.literal import one_line
 from kvtui.looks import Look
 from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
 from kvtui.outbox import Outbox
+from kvtui.overlaid import is_of_option_list, is_open
 from kvtui.panes.composer import AskInput
 from kvtui.panes.lines import Lines
 from kvtui.paste import with_quick_pastes
@@ -289,6 +291,18 @@ class KvtuiApp(Dressing):
             self.notify("Asked. It comes after what is in the stream.", markup=False)
         await self.refresh_race()
 
+    def _handle_exception(self, error: Exception) -> None:
+        """A fault of the command palette ends the palette, not the race."""
+        if not is_of_option_list(error) or not self.is_running:
+            super()._handle_exception(error)
+        else:
+            self.call_later(self._end_palette)  # the list itself handles no messages any more
+
+    async def _end_palette(self) -> None:
+        if CommandPalette.is_open(self):
+            self.pop_screen()
+            self.notify("The list of commands was not ready yet: ctrl+p opens it again.", markup=False)
+
     async def action_quit(self) -> None:
         """A model that never came is a fault of input, here as without a screen."""
         self.exit(None, 2 if self.ended and self.state.started is None else 0)
@@ -385,12 +399,13 @@ class KvtuiApp(Dressing):
     def action_open(self) -> None:
         from kvtui.file_picker import FilePicker
 
-        self.push_screen(FilePicker(), lambda path: self.race.composer.open(path) if path else None)
+        if not is_open(self, FilePicker):
+            self.push_screen(FilePicker(), lambda path: self.race.composer.open(path) if path else None)
 
     def action_document(self) -> None:
         from kvtui.document_screen import DocumentScreen
 
-        if isinstance(self.screen, DocumentScreen):
+        if is_open(self, DocumentScreen):
             return
         masked = not self.look.colors
         screen = DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked)
@@ -399,13 +414,15 @@ class KvtuiApp(Dressing):
     def action_cache(self, place: Place | None = None) -> None:
         from kvtui.cache_screen import CacheScreen
 
-        self.push_screen(CacheScreen(self.state, self.catalogue, self.source.send, place), self._race_again)
+        if not is_open(self, CacheScreen):
+            self.push_screen(CacheScreen(self.state, self.catalogue, self.source.send, place), self._race_again)
 
     async def _race_again(self, _: None) -> None:
         await self.refresh_race()
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen())
+        if not is_open(self, HelpScreen):
+            self.push_screen(HelpScreen(own=getattr(self.screen, "KEYS", ())))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Everything that has a key, and Textual's own; not its themes: engine colours are chosen for this one."""

@@ -10,13 +10,14 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from engines.commands import Command, Focus
 from kvtui import cache_view
 from kvtui.cache_view import View
+from kvtui.help_screen import CACHE_KEYS
 from kvtui.inspection import Place
+from kvtui.overlaid import Dismissable
 from kvtui.panes.cache_picture import CachePicture, gutter
 from kvtui.panes.cache_title import CacheTitle
 from kvtui.panes.inspector import Inspector
@@ -28,11 +29,12 @@ QUIET_S = 1 / 4  # without events for so long, all pictures are brought up to da
 PAN = 1 / 2  # of the window
 
 
-class CacheScreen(Screen[None]):
+class CacheScreen(Dismissable[None]):
     """Shows a `RunState`; whoever owns the state calls `show_state` after each change. `catalogue` are the engines in
     the order of their number keys, `send` takes what the engines should know: which layer is looked at."""
 
     AUTO_FOCUS = ""
+    KEYS = CACHE_KEYS
     # Not ClassVar: Textual declares them as variables of instances, too.
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (30, "-normal")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,7 +78,7 @@ class CacheScreen(Screen[None]):
         yield self._title
         yield Vertical(self._box, self._ruler, self._inspector)
         yield Legend()
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.set_interval(QUIET_S, self._catch_up)
@@ -138,6 +140,8 @@ class CacheScreen(Screen[None]):
 
     def _rebuild(self) -> None:
         """A picture for each engine that there is."""
+        if not self._box.is_attached:  # gone before it was there
+            return
         engines = list(self._state.engines)
         number = {engine: n for n, engine in enumerate(self._catalogue, 1)}
         self._pictures = [CachePicture(e, number.get(e, len(number) + 1)) for e in engines]

@@ -8,12 +8,13 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from engines.commands import Command, Focus
 from kvtui.fading import RESCUED, Kind
+from kvtui.help_screen import DOCUMENT_KEYS
 from kvtui.inspection import Place
+from kvtui.overlaid import Dismissable
 from kvtui.panes.document import DocumentPane
 from kvtui.panes.document_header import DocumentHeader, DocumentLegend
 from kvtui.panes.ink import name_of
@@ -26,12 +27,13 @@ NOTICE_S = 3.0  # short: notices cover what is known of the token
 LOOK_S = 1.0  # between looks at the whole document, for its figures and its map
 
 
-class DocumentScreen(Screen[None]):
+class DocumentScreen(Dismissable[None]):
     """Shows a `RunState`; whoever owns the state calls `show_state` after each change. `catalogue` are the engines in
     the order of their number keys, `send` takes what the engines should know: which layer is looked at. `masked`:
     evicted words are dots from the beginning, for terminals without colours."""
 
     AUTO_FOCUS = ""
+    KEYS = DOCUMENT_KEYS
     # Not ClassVar: Textual declares them as variables of instances, too.
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (30, "-normal")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -80,7 +82,7 @@ class DocumentScreen(Screen[None]):
         yield self._inspector
         yield self._legend
         yield self._search_bar
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self._look)
@@ -182,8 +184,13 @@ class DocumentScreen(Screen[None]):
     def _jump(self, what: str, *kinds: Kind) -> None:
         around = self._reading.jump(*kinds)
         if around is None:
-            where = "any engine" if self._reading.engine == ALL else name_of(self._reading.engine)
-            self.notify(f"No token is {what} in {where}.", markup=False, timeout=NOTICE_S)
+            text = f"No token is {what} in {name_of(self._reading.engine)}."
+            if self._reading.engine == ALL:
+                other = self._reading.elsewhere(*kinds)
+                text = f"No token is {what} in any engine."
+                if other is not None:
+                    text = f"No token of this text is {what}; {name_of(other)} has such in its own: tab goes there."
+            self.notify(text, markup=False, timeout=NOTICE_S)
         elif around:
             self.notify(f"Around the end: the first one that is {what}.", markup=False, timeout=NOTICE_S)
         self._draw()

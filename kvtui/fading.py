@@ -84,7 +84,8 @@ def fade(cells: NDArray[np.uint8], usual_fetched: float) -> Fading:
         return (states == np.uint8(state)).view(np.uint8).sum(axis=0, dtype=np.uint8 if layers < 256 else np.uint32)
 
     host, absent = count(KvState.HOST) + count(KvState.DISK), count(KvState.ABSENT)
-    fetched_from = layers * max(FETCHED_FROM, FETCHED_OVER_MEAN * usual_fetched)
+    # Of a short context nearly everything is fetched: what every layer wants counts all the same.
+    fetched_from = layers * min(1.0, max(FETCHED_FROM, FETCHED_OVER_MEAN * usual_fetched))
     kinds = np.full(tokens, Kind.THINNED, np.uint8)
     for kind, where in (  # each over those before it
         (Kind.KEPT, held >= KEPT_FROM * most),

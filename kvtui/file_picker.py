@@ -13,12 +13,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from kvtui import figures
 from kvtui.literal import one_line
+from kvtui.overlaid import Dialog
 
 SHOWN = 500  # more names than that are narrowed down by typing
 
@@ -30,7 +30,7 @@ class Entry:
     size_bytes: int
 
 
-class FilePicker(ModalScreen[Path | None]):
+class FilePicker(Dialog[Path | None]):
     """Dismissed with the path of a file, or with None."""
 
     DEFAULT_CSS = """

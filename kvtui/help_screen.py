@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from kvtui.overlaid import Dialog
+
+Keys = Sequence[tuple[str, str]]  # keys, and what they do
 KEYS = (
     ("space", "pause and resume the race"),
     (".", "while paused: one step for each engine"),
@@ -43,6 +46,31 @@ REPLAY_KEYS = (
     ("{  }", "half the speed, double the speed"),
     ("0  r", "to the beginning"),
 )
+DOCUMENT_KEYS = (
+    ("1 2 3 …", "the document as that engine has it"),
+    ("tab", "the next engine's; shift+tab the one before"),
+    ("a", "all engines over one text"),
+    ("← → ↑ ↓", "the cursor; page keys, home and end, the wheel and clicks move, too"),
+    ("n", "the next word that is evicted everywhere"),
+    ("N", "the next word that was fetched back or is an anchor"),
+    ("/", "search: enter and ↓ next, ↑ before, Esc ends it"),
+    ("m", "evicted words as dots, and as letters"),
+    ("[  ]", "the layer that is told of below"),
+    ("esc  d", "back to the race"),
+)
+CACHE_KEYS = (
+    ("← → ↑ ↓", "the cursor: positions, and layers or heads; a click moves it, too"),
+    ("+  −", "zoom; the wheel does it, too"),
+    ("⇧← ⇧→", "pan; page keys do it, too"),
+    ("home", "the first position"),
+    ("f  end", "follow the newest token"),
+    ("m", "the KV heads of one layer, and all layers"),
+    ("[  ]", "the layer before, the next layer"),
+    ("l", "brightness linear, and logarithmic"),
+    ("1 2 3 …", "one engine alone"),
+    ("tab  a", "the next engine alone; a all of them"),
+    ("esc  c", "back to the race"),
+)
 NEEDS_A_WORKER = {".", "space", "r", "+  −", "a f k v", "1 2 3 …", "i  /", "ctrl+o", "ctrl+n", "x", "w"}
 NOTES = """
 Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed \
@@ -72,7 +100,7 @@ What is modelled says so. A "CPU stand-in" is this machine's processor playing t
 """
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     DEFAULT_CSS = """
     HelpScreen { align: center middle; }
     HelpScreen > VerticalScroll { width: 84; max-width: 96%; height: auto; max-height: 92%; border: round $foreground;
@@ -80,17 +108,22 @@ class HelpScreen(ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
 
-    def __init__(self, recording: bool = False) -> None:
+    def __init__(self, recording: bool = False, own: Keys = ()) -> None:
+        """`own` are the keys of the screen beneath: they come first, and the race's after them."""
         super().__init__()
         useful = [line for line in KEYS if not (recording and line[0] in NEEDS_A_WORKER)]
-        self._keys = [*REPLAY_KEYS, *useful] if recording else useful
+        race = [*REPLAY_KEYS, *useful] if recording else useful
+        self._blocks = [own, race] if own else [race]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
             scroll.border_title = " Help "
-            width = max(len(keys) for keys, _ in self._keys)
-            lines = [Content.assemble((f"{keys:<{width}}", "bold"), f"   {what}") for keys, what in self._keys]
-            yield Static(Content("\n").join(lines))
+            width = max(len(keys) for block in self._blocks for keys, _ in block)
+            for title, block in zip(("On this screen", "On the race's screen"), self._blocks, strict=False):
+                lines = [Content.assemble((f"{keys:<{width}}", "bold"), f"   {what}") for keys, what in block]
+                if len(self._blocks) > 1:
+                    lines = [Content.styled(title, "bold"), *lines, Content("")]
+                yield Static(Content("\n").join(lines))
             yield Static(Content(NOTES))
 
     def on_mount(self) -> None:

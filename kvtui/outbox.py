@@ -85,6 +85,8 @@ class Outbox:
         prompt, name = self._sent[event.ticket]
 
         def answered(place: str | None) -> None:
+            if event.ticket not in self._sent:  # the worker has died meanwhile: it came back already
+                return
             if place:
                 self._submit(replace(prompt, cut=place), name)
             else:

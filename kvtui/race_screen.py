@@ -244,7 +244,8 @@ class RaceScreen(Screen[None]):
     @on(Tabs.TabActivated)
     def _tab_chosen(self, message: Tabs.TabActivated) -> None:
         message.stop()
-        self.active = self._engine_of(message.tab) or self.active
+        if message.tab is message.tabs.active_tab:  # an older one's would go back, and be answered, for ever
+            self.active = self._engine_of(message.tab) or self.active
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Column):

@@ -294,6 +294,15 @@ class Reading:
         self.go(min(ahead or places), centered=True)
         return not ahead
 
+    def elsewhere(self, *kinds: Kind) -> str | None:
+        """An engine that has such tokens in a text of its own: it may be at another prompt, or have said other words
+        than those that are laid over one another."""
+        for engine in self.engines:
+            theirs = parts_of(state := self.state.engines.get(engine))
+            if state is not None and faded(theirs, theirs, state.cache).next_run(kinds, -1) is not None:
+                return engine
+        return None
+
     # Searching
 
     def find(self, query: str) -> None:

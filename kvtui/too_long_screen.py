@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from kvtui.literal import one_line
+from kvtui.overlaid import Dialog
 
 PLACES = (
     ("s", "start", "the end stays"),
@@ -20,7 +20,7 @@ PLACES = (
 )
 
 
-class TooLongScreen(ModalScreen[str | None]):
+class TooLongScreen(Dialog[str | None]):
     """Dismissed with "start", "middle" or "end", or with None when the person would rather change the text."""
 
     DEFAULT_CSS = """

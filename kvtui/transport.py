@@ -15,6 +15,7 @@ from kvtui import figures, palette
 from kvtui.app import KvtuiApp
 from kvtui.help_screen import HelpScreen
 from kvtui.messages import Asked, FirstFrame
+from kvtui.overlaid import is_open
 from kvtui.panes.lines import Piece
 from kvtui.panes.scrubber import Scrubber
 from kvtui.replay import TraceSource
@@ -116,7 +117,8 @@ class ReplayApp(KvtuiApp):
         self.notify(f"This is a recording: {what} cannot be changed any more.", markup=False)
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen(recording=True))
+        if not is_open(self, HelpScreen):
+            self.push_screen(HelpScreen(recording=True, own=getattr(self.screen, "KEYS", ())))
 
     @on(Scrubber.Moved)
     def _moved(self, message: Scrubber.Moved) -> None:

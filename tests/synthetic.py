@@ -35,6 +35,7 @@ def started(
         "h2o": {"budget": budget, "recent": 0.5},
         "infinigen": {"alpha": 4.0, "budget": budget},
     }
+    knobs |= {"h2o+": knobs["h2o"] | {"anchors": True}, "infinigen+": knobs["infinigen"] | {"predict": True}}
     return events.RunStarted(
         run="synthetic",
         model="smollm2-135m",
@@ -44,7 +45,9 @@ def started(
         link=events.LinkInfo(
             profile="pcie4", measured=False, bytes_per_s=245e6, latency_s=1e-5, description="A100:PCIe4"
         ),
-        engines=[events.EngineInfo(id=e, label=events.ENGINE_LABELS[e], knobs=knobs[e]) for e in engines],
+        engines=[
+            events.EngineInfo(id=e, label=events.ENGINE_LABELS.get(e, e), knobs=knobs.get(e, {})) for e in engines
+        ],
         layers=LAYERS,
         kv_heads=KV_HEADS,
         context_limit=8192,
