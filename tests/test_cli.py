@@ -142,7 +142,7 @@ def test_an_engines_error_is_a_row_and_code_1():
         (["run", "--prompt", "a", "--temperature", "-1"], "temperature"),
         (["run", "--prompt", "a", "--top-p", "0"], "top-p"),
         (["run", "--prompt-file", "/nonexistent/file"], "cannot read /nonexistent/file"),
-        (["run", "--prompt-file", "/"], "cannot read /"),
+        (["run", "--prompt-file", "/"], "/ is not a file"),
         (["run", "--prompt-file", sys.executable], "is a binary file"),
         (["run", "--prompt", "a", "--model", "missing"], 'no model "missing"'),
     ],
