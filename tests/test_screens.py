@@ -109,7 +109,7 @@ async def test_a_fault_in_the_list_of_commands_ends_only_that_list() -> None:
         options.call_later(options._on_click, stale)
         while app.screen is not app.race:  # no pilot.pause: it would wait for the list, which has ended
             await asyncio.sleep(0.02)
-        await shows(pilot, "ctrl+p opens it again")
+        await until(pilot, lambda: any("opens it again" in note.message for note in app._notifications))
         await pilot.press("space", "ctrl+p")
         await until(pilot, lambda: CommandPalette.is_open(app))
         assert source.sent == [commands.Pause()]
