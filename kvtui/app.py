@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.css.query import NoMatches
@@ -299,7 +299,7 @@ class KvtuiApp(Dressing):
             self.call_later(self._end_palette)  # the list itself handles no messages any more
 
     async def _end_palette(self) -> None:
-        if CommandPalette.is_open(self):
+        if CommandPalette.is_open(cast(App[object], self)):
             self.pop_screen()
             self.notify("The list of commands was not ready yet: ctrl+p opens it again.", markup=False)
 

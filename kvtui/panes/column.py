@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -52,8 +53,7 @@ class Column(Vertical, can_focus=True):
         if engine is not None and (engine.label, engine.knobs, audience) != self._named:
             self._named = engine.label, dict(engine.knobs), audience
             self.border_title = Content(f" {self.number} {one_line(engine.label)} ")  # a string would be markup
-            knobs = (_knob(name, value) for name, value in engine.knobs.items())
-            self.border_subtitle = Content("" if audience else one_line(", ".join(knob for knob in knobs if knob)))
+            self.border_subtitle = Content("" if audience else one_line(", ".join(_knobs(engine.knobs))))
         for pane in (self._vitals, self._podium, self._memory, self._heatmap, self._transfer):
             pane.show(state)
         if self._plot is not None:
@@ -76,12 +76,26 @@ class Column(Vertical, can_focus=True):
         self._stream.scroll_back(-lines)
 
 
-def _knob(name: str, value: str | float | int | bool | None) -> str:
-    """As few words as the lower border has room for; empty for what is no choice of anybody's."""
-    if value is None or value is False or name in ("arena_tokens", "victim"):
-        return ""
-    if name == "prefill":
-        return f"{value} prefill"
+Knob = str | float | int | bool | None
+
+
+def _knobs(knobs: Mapping[str, Knob]) -> list[str]:
+    """As few words as the lower border has room for, what was chosen before what is usual."""
+    shown = {name: value for name, value in knobs.items() if name not in _NOBODYS_CHOICE and value not in _OFF}
+    if shown.get("scoring") == shown.get("prefill"):
+        shown.pop("scoring", None)
+    order = sorted(shown, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    return [_knob(name, shown[name]) for name in order]
+
+
+_FIRST = ("budget", "budget_tokens", "anchors", "scoring", "prefetch", "prefill", "alpha")
+_NOBODYS_CHOICE = ("arena_tokens", "victim")
+_OFF: tuple[Knob, ...] = (None, 0, "off")  # False is 0
+
+
+def _knob(name: str, value: Knob) -> str:
+    if name in ("prefill", "scoring", "prefetch"):
+        return f"{value} {name}"
     short = {"heavy_share": "heavy", "partial_ratio": "partial", "alpha": "α"}.get(name, name.replace("_", " "))
     if value is True:
         return short
