@@ -17,7 +17,7 @@ from torch import Tensor
 SINKS = 4
 EARLY_TURNS = 2  # of the user's, with what was answered to them
 SURPRISING_NATS = 6.0  # about one in four hundred: names, numbers, codes
-BEFORE, AFTER = 2, 3  # a fact is more than its one surprising token
+BEFORE, AFTER, NEIGHBOUR = 2, 3, 0.5  # a fact is more than its one surprising token, but that comes first
 _BELOW_TIERS = 1000.0
 
 
@@ -73,6 +73,8 @@ class Anchors:
 
 
 def _with_neighbours(surprisal: Tensor) -> Tensor:
-    """Each position's largest surprisal among its neighbours."""
+    """Each position's own surprisal, or half of the largest among its neighbours."""
+    if not len(surprisal):
+        return surprisal
     padded = torch.nn.functional.pad(surprisal, (AFTER, BEFORE))
-    return padded.unfold(0, BEFORE + AFTER + 1, 1).amax(-1) if len(surprisal) else surprisal
+    return torch.maximum(surprisal, NEIGHBOUR * padded.unfold(0, BEFORE + AFTER + 1, 1).amax(-1))

@@ -147,6 +147,7 @@ class KvtuiApp(Dressing):
         return not (isinstance(self.focused, AskInput) and action in TYPED_ACTIONS)
 
     async def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, self._resumed)
         loop = asyncio.get_running_loop()
 
         def leave(code: int) -> None:
@@ -154,6 +155,10 @@ class KvtuiApp(Dressing):
                 loop.call_soon_threadsafe(self.exit, None, code)
 
         self._restore_signals = on_signals(leave, lambda: self.source.close())
+
+    def _resumed(self, _: object) -> None:
+        """After fg the terminal is empty, and only what changes would be painted."""
+        self.refresh(layout=True)
 
     @on(FirstFrame)
     def _first_frame(self) -> None:

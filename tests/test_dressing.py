@@ -76,7 +76,7 @@ async def raced(pilot: Pilot[Any]) -> None:
     "look",
     [
         Look(),
-        Look(dark=False),
+        pytest.param(Look(dark=False), marks=SLOW),
         pytest.param(Look(colors=16), marks=SLOW),
         pytest.param(Look(dark=False, colors=16), marks=SLOW),
     ],
