@@ -100,7 +100,7 @@ def measure(
     *,
     requests: int = 60,
     shortest: int = 300,
-    longest: int = 1500,
+    longest: int = 1000,
     new_tokens: int = 16,
     budget: float = 0.3,
     cap_share: float = 0.6,
