@@ -54,6 +54,13 @@ def server() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     process.wait(20)
 
 
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two questions
+        return False
+
+
 def addresses(process: subprocess.Popen[bytes]) -> set[str]:
     found = psutil.Process(process.pid).net_connections()
     return {c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN}
@@ -105,4 +112,4 @@ def test_a_browser_shows_the_race_takes_keys_and_leaves_nothing_behind(
         family = psutil.Process(process.pid).children(recursive=True)
         assert family
         browser.close()
-    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
+    until(lambda: not any(map(alive, family)))
