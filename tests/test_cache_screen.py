@@ -50,6 +50,7 @@ async def test_every_engine_on_one_scale() -> None:
         await until(pilot, lambda: app.screen is app.race)
 
 
+@pytest.mark.slow
 async def test_cursor_marks_line_up_without_colour() -> None:
     app, _ = race()
     async with app.run_test(size=SIZE) as pilot:

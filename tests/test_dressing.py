@@ -75,7 +75,7 @@ async def raced(pilot: Pilot[Any]) -> None:
 @pytest.mark.parametrize(
     "look",
     [
-        Look(),
+        pytest.param(Look(), marks=SLOW),
         pytest.param(Look(dark=False), marks=SLOW),
         pytest.param(Look(colors=16), marks=SLOW),
         pytest.param(Look(dark=False, colors=16), marks=SLOW),
@@ -197,6 +197,7 @@ async def test_presenter_mode_and_back() -> None:
         assert "budget 0.3, recent 0.5" in screen_text(app)
 
 
+@SLOW
 async def test_presenting_from_the_start_at_any_size() -> None:
     app = make(Look(present=True))
     async with app.run_test(size=(120, 36)) as pilot:
