@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from engines import kernels, native
+from engines import kernels
 from engines.hostpool import HostKvShape
 from engines.memory import Pool
 from engines.prefetch import WorkingSet
 
-pytestmark = pytest.mark.skipif(native.library is None, reason="no C library")
+pytestmark = pytest.mark.skipif(not kernels.use_native, reason="the C kernels were not built")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
