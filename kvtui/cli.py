@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -330,39 +329,25 @@ def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfi
 def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, ...], *, piped: bool) -> list[Prompt]:
     """The prompt stream: the file's prompts, then each --prompt; else what stdin brings, which may be nothing."""
     from kvtui import prompts
+    from kvtui.piped import name_of
 
     if document is not None and prompt_file is not None:
         raise click.UsageError("--document goes with --prompt; a --prompt-file holds its own documents")
     stream = []
     if prompt_file is not None:
-        stream += prompts.read_prompt_file(prompt_file) if str(prompt_file) != "-" else [_from_stdin(_read_stdin())]
+        from_stdin = str(prompt_file) == "-"
+        stream += [Prompt(text=prompts.read_stdin())] if from_stdin else prompts.read_prompt_file(prompt_file)
     for text in texts:
         stream.append(prompts.check(Prompt(text=text)))
     if document is not None:
-        text = prompts.read_text(document) if str(document) != "-" else _from_stdin(_read_stdin()).text
+        from_stdin = str(document) == "-"
+        text = prompts.read_stdin() if from_stdin else prompts.read_text(document, pipes=True)
         question = stream[0].text if stream else _DEFAULT_QUESTION
-        title = one_line(document.name) if str(document) != "-" else "stdin"
+        title = "stdin" if from_stdin else one_line(name_of(document))
         stream[:1] = [Prompt(document=text, text=question, title=title)]
-    if not stream and piped and not _is_terminal(sys.stdin) and (raw := _read_stdin(_STDIN_WAIT_S)):
-        stream = [_from_stdin(raw)]
+    if not stream and piped and not _is_terminal(sys.stdin) and (text := prompts.read_stdin(_STDIN_WAIT_S)):
+        stream = [Prompt(text=text)]
     return stream
-
-
-def _from_stdin(raw: bytes) -> Prompt:
-    from kvtui import prompts
-
-    return Prompt(text=prompts.decode_text(raw, "stdin"))
-
-
-def _read_stdin(wait_s: float | None = None) -> bytes:
-    """All of stdin. With `wait_s`, a pipe into which nobody writes anything for so long counts as empty: programs are
-    often started with a stdin that stays open for ever."""
-    if sys.stdin is None:
-        return b""
-    if wait_s is not None and not select.select([sys.stdin], [], [], wait_s)[0]:
-        click.echo(f"kvtui: nothing came on stdin within {wait_s:g} s; going on without it", err=True)
-        return b""
-    return sys.stdin.buffer.read()
 
 
 def _is_given(option: str) -> bool:

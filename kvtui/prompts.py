@@ -1,4 +1,4 @@
-"""Prompt streams from files: text is one prompt, .jsonl is one prompt a line."""
+"""Prompt streams from files and pipes: text is one prompt, .jsonl is one prompt a line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from engines.commands import Prompt
 from engines.errors import BadRequest
-from kvtui import figures
+from kvtui import figures, piped
 from kvtui.literal import one_line
 
 LARGEST_BYTES = 64_000_000
@@ -21,27 +21,41 @@ _ROLES = {"system", "user", "assistant"}
 
 
 def read_prompt_file(path: Path) -> list[Prompt]:
-    """The prompts of a file. Raises BadRequest in one line: unreadable, empty, binary, or a faulty line by number."""
-    text = read_text(path)
+    """The prompts of a file or a pipe. Raises BadRequest in one line: unreadable, empty, binary, or a faulty line by
+    number."""
+    text = read_text(path, pipes=True)
     if path.suffix.lower() == ".jsonl":
         return parse_jsonl(text, str(path))
-    return [Prompt(text=text, title=one_line(path.name))]
+    return [Prompt(text=text, title=one_line(piped.name_of(path)))]
 
 
-def read_text(path: Path) -> str:
-    """A text file's contents, without its final newline. Raises BadRequest in one line: not a file, too large,
-    unreadable, binary, not UTF-8, empty."""
+def read_text(path: Path, *, pipes: bool = False) -> str:
+    """A text file's contents, without its final newline; of a pipe, where `pipes` are welcome, all that comes. Raises
+    BadRequest in one line: not a file, too large, unreadable, binary, not UTF-8, empty."""
     name = one_line(str(path))
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe may wait for ever, a device have no end
+        is_pipe = pipes and piped.is_pipe(path)
+        if not is_pipe and not stat.S_ISREG(path.stat().st_mode):  # a pipe may wait for ever, a device have no end
             raise BadRequest(f"{name} is not a file")
-        with path.open("rb") as file:
+        with piped.open_pipe(path) if is_pipe else path.open("rb") as file:
             raw = file.read(LARGEST_BYTES + 1)
-            size = max(len(raw), os.fstat(file.fileno()).st_size)
+            size = os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as fault:
         raise BadRequest(f"cannot read {name}: {getattr(fault, 'strerror', None) or fault}") from fault
     check_size(size, name)
-    return decode_text(raw, name)
+    return decode_text(_all_of(raw, name), name)
+
+
+def read_stdin(wait_s: float | None = None) -> str:
+    """As `read_text`; "" where nothing came within `wait_s`."""
+    raw = piped.read_stdin(LARGEST_BYTES + 1, wait_s)
+    return decode_text(_all_of(raw, "stdin"), "stdin") if raw or wait_s is None else ""
+
+
+def _all_of(raw: bytes, name: str) -> bytes:
+    if len(raw) > LARGEST_BYTES:  # of a pipe, nobody knows how much more
+        raise BadRequest(f"{name} has more than the {figures.size(LARGEST_BYTES)} that a document may have")
+    return raw
 
 
 def check_size(size: int, name: str) -> None:

@@ -213,6 +213,41 @@ def test_a_stdin_that_stays_silent_is_not_waited_for():
     assert "more than the context" in done.stderr
 
 
+@pytest.mark.parametrize("given", ["yes |", "< <(yes)", "--prompt-file <(yes)", "--document <(yes) --prompt a"])
+def test_what_comes_without_an_end_is_refused(given):
+    before, after = (given, "") if given.endswith("|") else ("", given)
+    done = subprocess.run(
+        ["bash", "-c", f"{before} {' '.join([*FAKE, 'run --model fake'])} {after}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=ENVIRONMENT,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has more than the 64.0 MB that a document may have" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_a_command_prints_can_be_the_prompt():
+    command = [
+        *FAKE,
+        "run",
+        "--model",
+        "fake",
+        "--engines",
+        "vllm",
+        "--json",
+        "--prompt-file",
+        "<(sleep 0.5; echo one)",
+    ]
+    done = subprocess.run(
+        ["bash", "-c", " ".join(command)], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=ENVIRONMENT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["runs"][0]["prompt_tokens"] == len("one")
+
+
 def test_a_worker_that_is_killed_is_one_line_and_code_1():
     with running("run", "--model", "endless", "--prompt", "a", "--json", "--max-new-tokens", "5000") as (
         process,

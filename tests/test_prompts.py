@@ -1,4 +1,7 @@
+import contextlib
 import os
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -6,7 +9,7 @@ import pytest
 from engines import commands
 from engines.commands import Prompt
 from engines.errors import BadRequest
-from kvtui import prompts
+from kvtui import piped, prompts
 from kvtui.prompts import built_in_prompts, check, decode_text, parse_jsonl, read_prompt_file
 
 
@@ -130,6 +133,57 @@ def test_a_pipe_that_nobody_writes_to_does_not_hold_up_the_start(tmp_path: Path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadRequest, match="pipe is not a file"):
         prompts.read_text(tmp_path / "pipe")
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Callable[[bytes], Path]]:
+    """A named pipe into which somebody writes these bytes."""
+    writers: list[threading.Thread] = []
+
+    def make(raw: bytes) -> Path:
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+
+        def write() -> None:
+            with contextlib.suppress(BrokenPipeError), path.open("wb") as file:
+                file.write(raw)
+
+        writers.append(threading.Thread(target=write))
+        writers[-1].start()
+        return path
+
+    yield make
+    for writer in writers:
+        writer.join(10)
+
+
+def test_a_pipe_is_read_to_its_end(pipe: Callable[[bytes], Path]) -> None:
+    text = "a line of words\n" * 10_000  # more than a pipe holds
+    (prompt,) = prompts.read_prompt_file(pipe(text.encode()))
+    assert prompt == Prompt(text=text.removesuffix("\n"), title="pipe")
+
+
+def test_a_pipe_without_a_writer_is_empty_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(piped, "WRITER_WAIT_S", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadRequest, match="pipe is empty"):
+        prompts.read_prompt_file(tmp_path / "pipe")
+
+
+def test_the_number_that_a_shell_gives_a_pipe_is_no_title() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"words")
+    os.close(writer)
+    try:
+        assert prompts.read_prompt_file(Path(f"/dev/fd/{reader}")) == [Prompt(text="words")]
+    finally:
+        os.close(reader)
+
+
+def test_a_pipe_without_an_end_is_refused(pipe: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "LARGEST_BYTES", 100_000)
+    with pytest.raises(BadRequest, match="pipe has more than the 100 kB that a document may have"):
+        prompts.read_prompt_file(pipe(b"y\n" * 1_000_000))
 
 
 def test_a_file_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
