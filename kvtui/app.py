@@ -32,6 +32,7 @@ from kvtui.leaving import on_signals
 from kvtui.literal import one_line
 from kvtui.looks import Look
 from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
+from kvtui.next_run import NextRun
 from kvtui.outbox import Outbox
 from kvtui.overlaid import is_of_option_list, is_open
 from kvtui.panes.composer import AskInput
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 FRAME_S = 1 / 10
 GC_EVERY_OBJECTS = 20_000
+PREPARE_AFTER_S = 1.0  # the first figures are on the screen
 BUDGET_STEP = 0.05
 TYPED_ACTIONS = {
     "pause",
@@ -116,9 +118,7 @@ class KvtuiApp(Dressing):
         self.source: Source = source if source is not None else WorkerClient(config)
         self.state = RunState()
         self.catalogue = [*config.engines, *(e for e in events.ENGINE_LABELS if e not in config.engines)]
-        self.chosen = set(config.engines)
-        self.next_budget: float | None = None
-        self.improved = {i.id for i in IMPROVEMENTS if i.wanted(config)}
+        self.next_run = NextRun(config, self.catalogue)
         self.fresh = False  # whether the next question starts a new conversation
         self.ended = False
         self._shown = threading.Event()
@@ -167,6 +167,7 @@ class KvtuiApp(Dressing):
         gc.freeze()
         gc.set_threshold(GC_EVERY_OBJECTS, 10, 10)
         self.listen()  # not earlier: the worker takes both cores for its imports
+        self.set_timer(PREPARE_AFTER_S, self.prepare)
         if self._player is not None:
             self.play(self._player)
 
@@ -180,14 +181,18 @@ class KvtuiApp(Dressing):
         await asyncio.to_thread(self.source.close)
         self._restore_signals()
 
+    @work(thread=True, group="prepare", exit_on_error=False)
+    def prepare(self) -> None:
+        """Imports what the first figures do not need and a later key would wait for: numpy, the other screens."""
+        for module in ("panes.raster", "document_screen", "cache_screen"):
+            importlib.import_module(f"kvtui.{module}")
+
     @work(thread=True, exclusive=True, group="source", exit_on_error=False)
     def listen(self) -> None:
         """Drains the source in a thread; posts at most one message a frame, and none before the last was shown."""
         worker, source = get_current_worker(), self.source
         try:
             source.start()
-            for module in ("panes.raster", "document_screen", "cache_screen"):  # numpy: here it holds up nobody
-                importlib.import_module(f"kvtui.{module}")
             while not worker.is_cancelled:
                 begun_s = time.monotonic()
                 batch = source.receive(0.25)
@@ -229,9 +234,7 @@ class KvtuiApp(Dressing):
             self.notify(str(fault), severity="warning", markup=False)
         self.outbox.heard(event)
         if isinstance(event, events.RunStarted):
-            # It may have been on its way when the budget was changed: then the change is still to come.
-            if self.next_budget == self.budget or all("budget" not in info.knobs for info in event.engines):
-                self.next_budget = None
+            self.next_run.begun(self.state)
         elif isinstance(event, events.Notice):
             self.notify(one_line(event.text), severity=SEVERITIES.get(event.level, "information"), markup=False)
 
@@ -248,7 +251,11 @@ class KvtuiApp(Dressing):
             invitation = "ask a follow-up, or paste a document (ctrl+n: new conversation)"
         try:
             await self.race.show(
-                self.state, budget=self.budget, next_budget=self.next_budget, ended=self.ended, invitation=invitation
+                self.state,
+                budget=self.next_run.budget_of(self.state),
+                changes=self.next_run.changes(self.state),
+                ended=self.ended,
+                invitation=invitation,
             )
         except NoMatches:  # events may still come while the screen is taken down
             if self.race.is_running:
@@ -266,15 +273,6 @@ class KvtuiApp(Dressing):
             cause = one_line(reason or message.reason)
             self.race.banner(f"✖ {cause} — press w to start it again{where}")
         await self.refresh_race()
-
-    @property
-    def budget(self) -> float:
-        """The budget of the run on screen, as an engine reports it."""
-        for engine in self.state.engines.values():
-            budget = engine.knobs.get("budget")
-            if isinstance(budget, (int, float)):
-                return float(budget)
-        return self.config.budget
 
     def _follows_up(self) -> bool:
         """A conversation that was cancelled is gone from the caches."""
@@ -328,38 +326,32 @@ class KvtuiApp(Dressing):
         self.outbox.forget()
 
     async def action_budget(self, direction: int) -> None:
-        before = self.next_budget if self.next_budget is not None else self.budget
-        self.next_budget = round(min(1.0, max(BUDGET_STEP, before + direction * BUDGET_STEP)), 4)
-        self.source.send(commands.SetBudget(budget=self.next_budget))
+        asked = self.next_run.budget
+        before = asked if asked is not None else self.next_run.budget_of(self.state)
+        budget = round(min(1.0, max(BUDGET_STEP, before + direction * BUDGET_STEP)), 4)
+        self.next_run.budget = budget
+        self.source.send(commands.SetBudget(budget=budget))
         await self.refresh_race()
 
-    def action_improve(self, id: str) -> None:
+    async def action_improve(self, id: str) -> None:
         """An improvement on or off, for the next run."""
         improvement = next(i for i in IMPROVEMENTS if i.id == id)
-        self.improved ^= {id}
-        on = id in self.improved
-        self.source.send(improvement.on if on else improvement.off)
-        self.notify(
-            f"Next run with {improvement.name}: {improvement.effect}. Press r to run again."
-            if on
-            else f"Next run without {improvement.name}. Press r to run again.",
-            markup=False,
-        )
+        if self.next_run.ask_improvement(id):
+            self.source.send(improvement.on)
+            self.notify(f"{improvement.name}: {improvement.effect}.", markup=False)
+        else:
+            self.source.send(improvement.off)
+        await self.refresh_race()
 
-    def action_engine(self, number: int) -> None:
+    async def action_engine(self, number: int) -> None:
         """Engines that are off are left out of the next run; one always stays."""
         if number > len(self.catalogue):
             return
-        engine = self.catalogue[number - 1]
-        chosen = self.chosen ^ {engine}
-        if not chosen:
+        if not self.next_run.ask_engine(self.catalogue[number - 1]):
             self.notify("One engine has to stay.", severity="warning", markup=False)
             return
-        self.chosen = chosen
-        ids = [e for e in self.catalogue if e in chosen]
-        self.source.send(commands.SetEngines(engines=ids))
-        labels = ", ".join(events.ENGINE_LABELS.get(e, e) for e in ids)
-        self.notify(f"Next run: {labels}. Press r to run again.", markup=False)
+        self.source.send(commands.SetEngines(engines=self.next_run.engines))
+        await self.refresh_race()
 
     async def action_new_conversation(self) -> None:
         self.fresh = True
@@ -383,8 +375,7 @@ class KvtuiApp(Dressing):
         self.race.captions.override(text)
 
     async def _start_over(self) -> None:
-        self.ended, self.next_budget, self.chosen = False, None, set(self.config.engines)
-        self.improved = {i.id for i in IMPROVEMENTS if i.wanted(self.config)}
+        self.ended, self.next_run = False, NextRun(self.config, self.catalogue)
         self.state = RunState()
         self.outbox.watch(self.config)
         self.race.banner("")

@@ -14,10 +14,10 @@ from engines.commands import Command, Focus
 from kvtui.fading import RESCUED, Kind
 from kvtui.help_screen import DOCUMENT_KEYS
 from kvtui.inspection import Place
+from kvtui.names import name_of
 from kvtui.overlaid import Dismissable
 from kvtui.panes.document import DocumentPane
 from kvtui.panes.document_header import DocumentHeader, DocumentLegend
-from kvtui.panes.ink import name_of
 from kvtui.panes.inspector import Inspector
 from kvtui.panes.search_bar import SearchBar
 from kvtui.reading import ALL, Reading

@@ -14,9 +14,9 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static, Tab, Tabs
 
 from engines.commands import WorkerConfig
-from engines.events import ENGINE_LABELS
 from kvtui import figures, palette
 from kvtui.messages import FirstFrame
+from kvtui.names import name_of
 from kvtui.panes.caption import CaptionBar
 from kvtui.panes.column import Column
 from kvtui.panes.composer import AskInput, Composer
@@ -26,7 +26,7 @@ from kvtui.panes.prompts import Prompts
 from kvtui.panes.splash import Splash
 from kvtui.panes.verdict import Verdict
 from kvtui.panes.vitals import state_of
-from kvtui.state import PAGED, RunState
+from kvtui.state import RunState
 
 QUIET_S = 1 / 4  # without events for so long, all figures are brought up to date
 
@@ -84,14 +84,12 @@ class RaceScreen(Screen[None]):
         self.app.theme_changed_signal.subscribe(self, lambda _: self._recolor())
         self.call_after_refresh(self.post_message, FirstFrame())
 
-    async def show(
-        self, state: RunState, *, budget: float, next_budget: float | None, ended: bool, invitation: str
-    ) -> None:
-        """Text at once, figures in turn. `next_budget` is what was asked for from the next run on,
-        `invitation` what the input line says."""
+    async def show(self, state: RunState, *, budget: float, changes: list[str], ended: bool, invitation: str) -> None:
+        """Text at once, figures in turn. `changes` are what was asked for from the next run on, `invitation` what the
+        input line says."""
         self._state = state
         self.composer.invite(invitation, state.started.context_limit if state.started else None)
-        self.header.show(state, budget=budget, next_budget=next_budget, ended=ended)
+        self.header.show(state, budget=budget, changes=changes, ended=ended)
         self._prompts.show(state)
         if state.started is None:
             self._splash.show(state)
@@ -273,7 +271,7 @@ class RaceScreen(Screen[None]):
 
     def _label(self, engine: str) -> Content:
         """One engine in a tab's width: enough to compare the three without switching."""
-        name = {PAGED: "Paged"}.get(engine, ENGINE_LABELS.get(engine, engine))
+        name = name_of(engine)
         state = self._state.engines.get(engine)
         request = state.current if state is not None else None
         if state is None or request is None:

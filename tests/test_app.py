@@ -115,7 +115,7 @@ async def test_a_budget_for_the_next_run_is_shown_until_it_begins() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await shows(pilot, "budget 0.30")
         await pilot.press("plus", "plus")
-        await shows(pilot, "budget 0.30 → 0.40 (next run)")
+        await shows(pilot, "next run (r) budget 0.30 → 0.40")
         source.say(started(budget=0.4))
         await shows(pilot, "budget 0.40  ")
 

@@ -12,6 +12,7 @@ from textual.content import Content
 
 from engines.events import ENGINE_LABELS
 from kvtui import palette
+from kvtui.improvements import Knob
 from kvtui.literal import one_line
 from kvtui.panes.heatmap import Heatmap
 from kvtui.panes.memory import MemoryGraph
@@ -74,9 +75,6 @@ class Column(Vertical, can_focus=True):
 
     def action_scroll_text(self, lines: int) -> None:
         self._stream.scroll_back(-lines)
-
-
-Knob = str | float | int | bool | None
 
 
 def _knobs(knobs: Mapping[str, Knob]) -> list[str]:

@@ -13,7 +13,8 @@ from kvtui import palette
 from kvtui.fading import LEVELS, Fading, Kind
 from kvtui.literal import literal
 from kvtui.matches import Matches
-from kvtui.panes.ink import Ink, dots, glyph, name_of
+from kvtui.names import name_of
+from kvtui.panes.ink import Ink, dots, glyph
 from kvtui.panes.lines import Lines, Piece, joined, pieces_len
 from kvtui.panes.minimap import Minimap
 from kvtui.reading import ALL, Reading

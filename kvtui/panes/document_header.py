@@ -6,7 +6,8 @@ from typing import Any
 
 from kvtui import palette
 from kvtui.fading import LEVELS, Kind
-from kvtui.panes.ink import NAMES, Ink, glyph, name_of
+from kvtui.names import name_of
+from kvtui.panes.ink import NAMES, Ink, glyph
 from kvtui.panes.lines import Lines, Piece, pieces_len, spread
 from kvtui.reading import ALL, Reading
 

@@ -20,11 +20,13 @@ class Header(Lines):
         self._config = config
         self._state = RunState()
         self._ended = False
-        self._budget: tuple[float, float | None] = config.budget, None
+        self._budget = config.budget
+        self._changes: list[str] = []
         self.replayed: Callable[[], list[Piece]] | None = None  # what stands in place of the race's state and clock
 
-    def show(self, state: RunState, *, budget: float, next_budget: float | None, ended: bool) -> None:
-        self._state, self._ended, self._budget = state, ended, (budget, next_budget)
+    def show(self, state: RunState, *, budget: float, changes: list[str], ended: bool) -> None:
+        """`changes` are what the next run will have that this one has not."""
+        self._state, self._ended, self._budget, self._changes = state, ended, budget, changes
         self.redraw()
 
     def key(self) -> Any:
@@ -34,6 +36,7 @@ class Header(Lines):
             state.status,
             self._ended,
             self._budget,
+            self._changes,
             figures.clock(state.clock_s),
             self.replayed and self.replayed(),
         )
@@ -48,6 +51,8 @@ class Header(Lines):
         if self.replayed is not None and not self._ended:
             right = self.replayed()
         left: list[Piece] = [(" kvtui ", palette.style(palette.now.background, palette.now.foreground, bold=True))]
+        if self._changes:
+            left += self._next_run(width - pieces_len(left) - pieces_len(right) - 2)
         # What comes first matters most: whatever has no room is left out whole.
         for label, value in self._facts():
             fact = [("  ", dim), (f"{label} " if label else "", dim), (value, plain)]
@@ -56,10 +61,20 @@ class Header(Lines):
             left += fact
         return [spread(left, right, width)]
 
+    def _next_run(self, room: int) -> list[Piece]:
+        """As many changes as have room, and how many more there are."""
+        label = "  next run (r) "
+        for shown in range(len(self._changes), -1, -1):
+            more = len(self._changes) - shown
+            told = ", ".join([*self._changes[:shown], *([f"{more} more"] if more and shown else [])])
+            told = told or f"{more} change{'s' * (more > 1)}"
+            if len(label) + len(told) <= room or not shown:
+                break
+        return [(label, palette.style(palette.now.dim)), (told, palette.style(palette.now.warning, bold=True))]
+
     def _facts(self) -> list[tuple[str, str]]:
         started, config = self._state.started, self._config
-        now, after = self._budget
-        budget = f"{now:.2f}" + (f" → {after:.2f} (next run)" if after is not None and after != now else "")
+        budget = f"{self._budget:.2f}"
         if started is None:
             return [("", one_line(config.model)), ("budget", budget)]
         device = "device (CPU stand-in)" if started.device_is_stand_in else started.device

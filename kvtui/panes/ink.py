@@ -8,10 +8,9 @@ from typing import Any
 from rich.cells import cell_len
 from rich.style import Style
 
-from engines.events import ENGINE_LABELS, KvState
+from engines.events import KvState
 from kvtui import palette
 from kvtui.fading import LEVELS, Kind
-from kvtui.state import PAGED
 
 FLOOR = 0.4  # of the foreground's brightness, for a word of which hardly anything is left
 NAMES = {
@@ -31,11 +30,6 @@ _STATES = {
     Kind.ANCHOR: KvState.ANCHOR,
 }
 _WORDS = re.compile(r"\S+")
-
-
-def name_of(engine: str) -> str:
-    """Short enough for a row of them."""
-    return "Paged" if engine == PAGED else ENGINE_LABELS.get(engine, engine)
 
 
 def glyph(kind: int, level: int = LEVELS // 4) -> str:
