@@ -18,7 +18,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import BinaryIO
 
@@ -255,6 +254,8 @@ def _open_to_read(path: Path) -> BinaryIO:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # for those who write: reading begins sooner without
+
     try:
         return version("kvtui")
     except PackageNotFoundError:  # run from its sources
