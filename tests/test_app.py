@@ -362,10 +362,13 @@ async def test_improvements_are_switched_by_keys_for_the_next_run() -> None:
 
 async def test_the_first_figures_wait_for_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
+    later: list[Callable[[], object]] = []
     monkeypatch.setattr("kvtui.app.importlib.import_module", imported.append)
-    monkeypatch.setattr("kvtui.app.PREPARE_AFTER_S", 0.5)
+    monkeypatch.setattr(KvtuiApp, "set_timer", lambda self, delay, callback, **_: later.append(callback))
     app, _ = make(whole_race(prompt_tokens=64, new_tokens=4))
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: app.state.started is not None)
         assert not imported
+        for callback in later:
+            callback()
         await until(pilot, lambda: len(imported) == 3)  # but a later key waits for none either
