@@ -23,7 +23,7 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from engines import commands, events
-from kvtui.client import WorkerClient
+from kvtui.connecting import Connect, connecting
 from kvtui.dressing import Dressing
 from kvtui.help_screen import HelpScreen
 from kvtui.improvements import IMPROVEMENTS
@@ -71,7 +71,8 @@ SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warni
 
 
 class KvtuiApp(Dressing):
-    """`config` is what the worker starts with; `source` replaces the worker (a trace, another machine, a test)."""
+    """`config` is what the worker starts with, `connect` makes its source, for this race and any other; `source`
+    replaces the worker (a trace, another machine, a test)."""
 
     TITLE = "kvtui"
     CSS_PATH = Path(__file__).with_name("app.tcss")
@@ -107,6 +108,7 @@ class KvtuiApp(Dressing):
         config: commands.WorkerConfig,
         source: Source | None = None,
         *,
+        connect: Connect | None = None,
         look: Look | None = None,
         player: Player | None = None,
         leave_after_play: bool = False,
@@ -115,7 +117,8 @@ class KvtuiApp(Dressing):
         self._player, self._leave_after_play = player, leave_after_play
         self.outbox = Outbox(self)
         self.config = config = self.outbox.watch(config)
-        self.source: Source = source if source is not None else WorkerClient(config)
+        self._connect = connect or connecting()
+        self.source: Source = source if source is not None else self._connect(config)
         self.state = RunState()
         self.catalogue = [*config.engines, *(e for e in events.ENGINE_LABELS if e not in config.engines)]
         self.next_run = NextRun(config, self.catalogue)
@@ -367,7 +370,7 @@ class KvtuiApp(Dressing):
         self.workers.cancel_group(self, "source")
         await asyncio.to_thread(self.source.close)
         self.config = self.outbox.watch(config)
-        self.source = WorkerClient(self.config)
+        self.source = self._connect(self.config)
         await self._start_over()
 
     async def caption(self, text: str | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,18 +96,13 @@ def cli(
         _check_recording(record, record_fps, screen=False)
         from kvtui.headless import run_headless
 
-        return run_headless(config, trace=_trace_writer(trace))
+        with _tracing(trace) as writer:
+            return run_headless(config, trace=writer)
     from kvtui.app import KvtuiApp
-    from kvtui.outbox import ticketed
+    from kvtui.connecting import connecting
 
-    config = ticketed(config)
-    writer, source = _trace_writer(trace), None
-    if writer is not None:
-        from kvtui.client import WorkerClient
-        from kvtui.trace import TracingSource
-
-        source = TracingSource(WorkerClient(config), writer)
-    return _show(KvtuiApp(config, source), record, record_fps)
+    with _tracing(trace) as writer:
+        return _show(KvtuiApp(config, connect=connecting(writer)), record, record_fps)
 
 
 @cli.command()
@@ -120,7 +116,9 @@ def run(as_json: bool, trace: Path | None, **options: Any) -> int:
     or the worker died, 2 when the input or the model is at fault."""
     from kvtui.headless import run_headless
 
-    return run_headless(_configure(options), as_json=as_json, trace=_trace_writer(trace))
+    config = _configure(options)
+    with _tracing(trace) as writer:
+        return run_headless(config, as_json=as_json, trace=writer)
 
 
 @cli.command()
@@ -282,10 +280,15 @@ def _check_recording(record: Path | None, record_fps: float | None, *, screen: b
         raise BadRequest("--record keeps what the screen shows; here is no terminal")
 
 
-def _trace_writer(path: Path | None) -> TraceWriter | None:
+@contextlib.contextmanager
+def _tracing(path: Path | None) -> Iterator[TraceWriter | None]:
+    if path is None:
+        yield None
+        return
     from kvtui.trace import TraceWriter
 
-    return TraceWriter(path) if path is not None else None
+    with contextlib.closing(TraceWriter(path)) as writer:
+        yield writer
 
 
 def _configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:

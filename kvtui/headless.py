@@ -16,11 +16,11 @@ from engines.commands import WorkerConfig
 from engines.errors import KvtuiError
 from engines.events import Cache, Heads, Notice, Outcome, RunStarted, Status
 from kvtui import figures
-from kvtui.client import WorkerClient
+from kvtui.connecting import connecting
 from kvtui.literal import literal, one_line
 from kvtui.source import Restored, Source, SourceEndedError
 from kvtui.state import RunState
-from kvtui.trace import TraceReader, TraceWriter, TracingSource
+from kvtui.trace import TraceReader, TraceWriter
 
 _WIDTH = 100
 _WAIT_S = 0.25
@@ -47,9 +47,9 @@ def run_headless(
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         config = msgspec.structs.replace(config, observe=trace is not None)  # without one, nobody sees the picture
-        source: Source = WorkerClient(config)
+        source = connecting(trace)(config)
         rows, state, progress = [], RunState(), _progress()
-        for row in _race(source if trace is None else TracingSource(source, trace), state, progress):
+        for row in _race(source, state, progress):
             rows.append(row)
             if not as_json and len(rows) % len(config.engines) == 0:
                 if progress is not None:

@@ -99,7 +99,8 @@ class TraceWriter:
 
 
 class TracingSource:
-    """A `Source` that writes down what another one says. When the trace ends before its time, a notice says so."""
+    """A `Source` that writes down what another one says. When the trace ends before its time, a notice says so. The
+    trace is open after `close`: another source may go on with it."""
 
     def __init__(self, source: Source, trace: TraceWriter) -> None:
         self._source, self._trace = source, trace
@@ -122,7 +123,6 @@ class TracingSource:
 
     def close(self) -> None:
         self._source.close()
-        self._trace.close()
 
 
 class TraceReader:

@@ -6,10 +6,10 @@ import functools
 import sys
 from pathlib import Path
 
-from kvtui import cli, client, headless
+from kvtui import cli, client, connecting
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_worker.py")]
 
 if __name__ == "__main__":
-    headless.WorkerClient = functools.partial(client.WorkerClient, argv=FAKE)  # type: ignore[assignment,misc]
+    connecting.WorkerClient = functools.partial(client.WorkerClient, argv=FAKE)  # type: ignore[assignment,misc]
     cli.main()

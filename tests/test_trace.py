@@ -308,7 +308,8 @@ def test_a_trace_that_is_deleted_is_said(tmp_path: Path) -> None:
 
 def test_a_tracing_source_passes_everything_on(tmp_path: Path) -> None:
     inner = ScriptedSource([started()], *notes(1))
-    source = TracingSource(inner, TraceWriter(tmp_path / "run.kvtrace"))
+    writer = TraceWriter(tmp_path / "run.kvtrace")
+    source = TracingSource(inner, writer)
     source.start()
     assert [list(source.receive(1.0)), list(source.receive(1.0)), list(source.receive(0.01))] == [
         [started()],
@@ -320,6 +321,7 @@ def test_a_tracing_source_passes_everything_on(tmp_path: Path) -> None:
     assert source.log_path == inner.log_path
     source.close()
     assert inner.closed
+    writer.close()
     assert list(TraceReader(tmp_path / "run.kvtrace")) == [[started()], *notes(1)]
 
 

@@ -1,0 +1,24 @@
+"""How a race's events come in: from a worker, and past whatever else wants to hear of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engines.commands import WorkerConfig
+from kvtui.client import WorkerClient
+from kvtui.source import Source
+
+if TYPE_CHECKING:
+    from kvtui.trace import TraceWriter
+
+Connect = Callable[[WorkerConfig], Source]
+
+
+def connecting(trace: TraceWriter | None = None) -> Connect:
+    """What makes the source of a race, for the first one and for each that comes after it."""
+    if trace is None:
+        return lambda config: WorkerClient(config)
+    from kvtui.trace import TracingSource
+
+    return lambda config: TracingSource(WorkerClient(config), trace)
