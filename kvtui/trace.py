@@ -163,7 +163,8 @@ class TraceReader:
         return bisect.bisect_right(self._times, at_s)
 
     def events(self, frame: int) -> list[events.AnyEvent]:
-        """Raises BadRequest where the file is not what it was when it was opened."""
+        """Raises BadRequest where the events are none of this schema's (a later kvtui may have more kinds of them), or
+        the file is not what it was when it was opened."""
         try:
             self._file.seek(self._places[frame])
             batch = events.decode(self._file.read(self._sizes[frame]))
@@ -172,6 +173,11 @@ class TraceReader:
             return batch
         except OSError as fault:
             raise self._fault(f"cannot be read: {fault.strerror or fault}") from fault
+        except msgspec.ValidationError as fault:  # well-formed, and as its checksum says: nothing is damaged
+            raise self._fault(
+                f"has an event {self._times[frame]:.1f} s in that schema {events.SCHEMA_VERSION} does not know, "
+                f"from kvtui {one_line(self.header.kvtui)}: {one_line(str(fault))}"
+            ) from fault
         except (ValueError, msgspec.DecodeError) as fault:
             raise self._fault(f"is damaged {self._times[frame]:.1f} s in: {one_line(str(fault))}") from fault
 

@@ -8,6 +8,7 @@ import shutil
 import struct
 import tracemalloc
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -182,14 +183,68 @@ def test_impossible_times_are_damage(at_s: float, tmp_path: Path) -> None:
         TraceReader(path)
 
 
-def test_events_that_are_none_are_found_when_they_are_played(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (b"\x81\xa4type\xa6Nobody", r"Invalid value 'Nobody' - at `\$\[0\]\.type`"),
+        (b"\x81\xa4type\xa6Notice", "missing required field `level`"),
+    ],
+)
+def test_an_event_of_another_schema_is_found_when_it_is_played(tmp_path: Path, event: bytes, said: str) -> None:
     path = write(tmp_path / "t.kvtrace", notes(1))
     with path.open("ab") as file:
-        frames.write_frame(file, trace.pack(3.0, b"\x91\x81\xa4type\xa6Nobody"))
+        frames.write_frame(file, trace.pack(3.0, b"\x91" + event))
     reader = TraceReader(path)
     assert len(reader) == 2
-    with pytest.raises(BadRequest, match=r"is damaged 3\.0 s in: "):
+    with pytest.raises(BadRequest, match=rf"t\.kvtrace has an event 3\.0 s in that schema 1 does not know, .*{said}"):
         reader.events(1)
+
+
+def test_what_is_no_event_at_all_is_damage(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.kvtrace", notes(1))
+    with path.open("ab") as file:
+        frames.write_frame(file, trace.pack(3.0, b"\x91\xc1"))
+    with pytest.raises(BadRequest, match=r"is damaged 3\.0 s in: "):
+        TraceReader(path).events(1)
+
+
+def test_a_field_that_a_later_kvtui_added_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.kvtrace", notes(1))
+    later = {"type": "Notice", "level": "info", "text": "hello", "mood": "fine"}
+    with path.open("ab") as file:
+        frames.write_frame(file, trace.pack(3.0, msgspec.msgpack.encode([later])))
+    assert TraceReader(path).events(1) == [events.Notice(level="info", text="hello")]
+
+
+def test_what_old_readers_would_misread_raises_the_schema_version() -> None:
+    """Fields that may be left out come and go. When this fails: raise `SCHEMA_VERSION`, record the shipped traces
+    anew, and write down here what the new schema demands."""
+    demanded = {
+        kind.__name__: " ".join(field.name for field in msgspec.structs.fields(kind) if field.required)
+        for kind in get_args(events.AnyEvent)
+    }
+    assert (events.SCHEMA_VERSION, demanded) == (
+        1,
+        {
+            "Loading": "stage",
+            "RunStarted": "model dtype device device_is_stand_in "
+            "link engines layers kv_heads context_limit weights_bytes kv_bytes_per_token",
+            "Submitted": "request title text offsets prompt_tokens",
+            "Prefill": "request tokens_done tokens_total layers_done layers_total",
+            "Token": "request index token_id text logprob",
+            "Cache": "request tokens layers whole states mass mass_bins",
+            "Heads": "request layer kv_heads tokens states mass",
+            "Memory": "device_bytes host_bytes device_peak_bytes host_peak_bytes "
+            "device_kv_peak_bytes host_kv_peak_bytes",
+            "Transfer": "h2d_bytes d2h_bytes h2d_total_bytes d2h_total_bytes span_s busy_s hidden_s measured",
+            "TooLong": "ticket title tokens room_tokens",
+            "Decision": "request choice reason",
+            "Outcome": "request outcome",
+            "Sample": "",
+            "Status": "state",
+            "Notice": "level text",
+        },
+    )
 
 
 def test_a_run_that_is_killed_leaves_all_that_happened(tmp_path: Path) -> None:
