@@ -34,6 +34,7 @@ class Outbox:
     def __init__(self, app: KvtuiApp) -> None:
         self._app = app
         self._sent: dict[str, tuple[Prompt, str]] = {}  # by ticket, with the document's name
+        self._too_long: dict[str, TooLong] = {}  # by ticket; a person is asked about the first one
 
     def watch(self, config: WorkerConfig) -> WorkerConfig:
         """What the worker starts with is watched like what is sent. Gives it back with tickets, see `ticketed`."""
@@ -82,16 +83,29 @@ class Outbox:
         if event.ticket not in self._sent:  # a recording, or a run of old prompts again
             self._app.notify(too_long(event.title, event.tokens, event.room_tokens), severity="warning", markup=False)
             return
+        if event.ticket not in self._too_long:
+            self._too_long[event.ticket] = event
+            if len(self._too_long) == 1:
+                self._ask_about_first()
+
+    def _ask_about_first(self) -> None:
+        """Of those that have not come back meanwhile."""
+        self._too_long = {ticket: waits for ticket, waits in self._too_long.items() if ticket in self._sent}
+        event = next(iter(self._too_long.values()), None)
+        if event is None:
+            return
         prompt, name = self._sent[event.ticket]
 
         def answered(place: str | None) -> None:
-            if event.ticket not in self._sent:  # the worker has died meanwhile: it came back already
-                return
-            if place:
-                self._submit(replace(prompt, cut=place), name)
-            else:
-                self._put_back(event.ticket)
-                self._app.race.action_ask()
+            del self._too_long[event.ticket]
+            if event.ticket in self._sent:  # else the worker has died meanwhile: it came back already
+                if place:
+                    self._submit(replace(prompt, cut=place), name)
+                else:
+                    self._put_back(event.ticket)
+                    self._app.race.action_ask()
+            if self._too_long:
+                self._app.call_later(self._ask_about_first)  # after this one has gone
 
         self._app.push_screen(TooLongScreen(name or event.title, event.tokens, event.room_tokens), answered)
 

@@ -135,6 +135,36 @@ async def test_what_is_too_long_is_cut_where_a_person_says(key: str, place: str)
         assert app.screen is app.race
 
 
+async def test_one_question_at_a_time_where_to_cut() -> None:
+    app, source = make()
+    async with app.run_test(size=(120, 36)) as pilot:
+        prompts = []
+        for question in ("one", "two", "three"):
+            await ask(pilot, "word\n" * 9_000, question)
+            prompts.append(sent_prompt(source))
+            await pilot.press("escape")
+        one, two, three = prompts
+        source.say(too_long(one), too_long(two), too_long(one), too_long(three))
+        await until(pilot, lambda: isinstance(app.screen, TooLongScreen))
+        await pilot.pause(0.3)
+        assert len(app.screen_stack) == 2
+        source.say(replace(Race(prompt_tokens=64).submitted(), ticket=two.ticket))  # it was taken in meanwhile
+        await until(pilot, lambda: bool(app.state.prompts))
+        first = app.screen
+        await pilot.press("s")
+        assert sent_prompt(source) == replace(one, cut="start")
+        await until(pilot, lambda: isinstance(app.screen, TooLongScreen) and app.screen is not first)
+        source.say(too_long(one))  # also what is left is too long
+        await pilot.pause(0.3)
+        assert len(app.screen_stack) == 2
+        await pilot.press("e")
+        assert sent_prompt(source) == replace(three, cut="end")
+        await until(pilot, lambda: isinstance(app.screen, TooLongScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.race)
+        assert app.race.composer.input.value == "one"
+
+
 async def test_esc_gives_the_text_back(folder: Path) -> None:
     app, source = make()
     async with app.run_test(size=(120, 36)) as pilot:
