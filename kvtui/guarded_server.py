@@ -1,15 +1,27 @@
 """The web server of `kvtui serve`, for its own pages only: somebody else's page, open in the same browser, must not
-start a process here and type into it."""
+start a process here and type into it. Nor do its pages ask anybody else for anything."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from html import escape
+from typing import cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from textual_serve.server import Server
 
 from kvtui.serve import LOOPBACK
+
+_FOREIGN_LINK = re.compile(r"<link\b[^>]*https?://[^>]*>")
+# textual-serve brings the font along, but its page asks another host for it.
+_FONT = """<link rel="preload" as="font" type="font/ttf" crossorigin href="{url}" />
+    <style>@font-face { font-family: "Roboto Mono"; font-weight: 100 700; src: url("{url}"); }</style>"""
+_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self' ws://{host}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -26,6 +38,16 @@ class GuardedServer(Server):
 
         app.middlewares.append(guard)
         return app
+
+    async def handle_index(self, request: web.Request) -> web.Response:  # type: ignore[override]
+        """textual-serve's page, with all that it asks for on this server, by the name that the browser has for it."""
+        page = cast(web.Response, await super().handle_index(request))
+        text = (page.text or "").replace(self.public_url.replace("http", "ws", 1), f"ws://{escape(request.host)}")
+        text = text.replace(f"{self.public_url}/", "/")
+        font = _FONT.replace("{url}", "/static/fonts/RobotoMono-VariableFont_wght.ttf")
+        page.text = _FOREIGN_LINK.sub("", text).replace("</head>", f"{font}\n  </head>", 1)
+        page.headers["Content-Security-Policy"] = _POLICY.format(host=request.host)
+        return page
 
     def _welcome(self, host: str, origin: str | None) -> bool:
         """`host` is what the browser takes this server for: on the loopback, no other name may lead here. `origin` is

@@ -86,6 +86,10 @@ def test_a_browser_shows_the_race_takes_keys_and_leaves_nothing_behind(
             socket.on("framereceived", lambda frame: said.append(frame if isinstance(frame, bytes) else frame.encode()))
 
         page.on("websocket", listen)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        faults: list[str] = []
+        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
         page.goto(f"http://127.0.0.1:{port}/")
         for words in ("Paged (vLLM-style)", "InfiniGen", "tok/s"):
             until(lambda words=words: words in shown(), pause=lambda: page.wait_for_timeout(100))  # type: ignore[misc]
@@ -106,6 +110,9 @@ def test_a_browser_shows_the_race_takes_keys_and_leaves_nothing_behind(
             }"""
         )
         assert {"86,180,233", "230,106,31", "240,228,66"} <= set(colors)  # the three engines' own
+        assert {url.split("/")[2] for url in asked if not url.startswith("data:")} == {f"127.0.0.1:{port}"}
+        assert page.evaluate("[...document.fonts].map(f => f.family + ' ' + f.status)") == ["Roboto Mono loaded"]
+        assert not [fault for fault in faults if "favicon" not in fault and "404" not in fault]
         page.mouse.click(650, 300)
         page.keyboard.press("?")
         until(lambda: "all commands" in shown(), pause=lambda: page.wait_for_timeout(100))
