@@ -399,7 +399,17 @@ class KvtuiApp(Dressing):
         from kvtui.file_picker import FilePicker
 
         if not is_open(self, FilePicker):
-            self.push_screen(FilePicker(), lambda path: self.race.composer.open(path) if path else None)
+            self.push_screen(FilePicker(), self._picked)
+
+    def _picked(self, path: Path | None) -> None:
+        if path is not None:
+            self.call_later(self._open, path)  # the picker itself is still there
+
+    async def _open(self, path: Path) -> None:
+        """The input line, where it will stand, is on the race's screen."""
+        while self.screen is not self.race:
+            await self.screen.dismiss()
+        self.race.composer.open(path)
 
     def action_document(self) -> None:
         from kvtui.document_screen import DocumentScreen

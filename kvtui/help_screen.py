@@ -56,6 +56,7 @@ DOCUMENT_KEYS = (
     ("/", "search: enter and ↓ next, ↑ before, Esc ends it"),
     ("m", "evicted words as dots, and as letters"),
     ("[  ]", "the layer that is told of below"),
+    ("ctrl+o", "open a file: back to the race, with the file in the input line"),
     ("esc  d", "back to the race"),
 )
 CACHE_KEYS = (

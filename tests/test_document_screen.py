@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from textual.binding import Binding
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from engines import commands, events
 from kvtui.app import KvtuiApp
 from kvtui.document_screen import DocumentScreen
+from kvtui.fading import RESCUED
+from kvtui.file_picker import FilePicker
 from kvtui.help_screen import NOTES
 from kvtui.looks import Look
 from kvtui.panes.document import DocumentPane
@@ -125,6 +130,39 @@ async def test_jumps() -> None:
         await shows(pilot, "No token is fetched back or held by an anchor in Paged")
         await pilot.press("3", "N")
         assert reading.whole("infinigen").kinds[reading.cursor] == 4
+
+
+async def test_rescued_words_of_all_engines_are_jumped_to_one_after_the_other() -> None:
+    async with document("a") as (pilot, reading, _):
+        begins = set()
+        for engine in reading.engines:
+            rescued = np.isin(reading.whole(engine).kinds, RESCUED)
+            begins |= {int(place) for place in np.flatnonzero(rescued) if not place or not rescued[place - 1]}
+        in_order = sorted(begins)
+        assert len(in_order) > 3
+        assert in_order[0] == reading.cursor == 0
+        seen = []
+        for _ in in_order:
+            await pilot.press("N")
+            seen.append(reading.cursor)
+        assert seen == [*in_order[1:], 0]
+        await shows(pilot, "Around the end: the first one that is fetched back")
+
+
+async def test_a_file_that_is_opened_from_the_document_goes_to_the_input_line(tmp_path: Path) -> None:
+    (tmp_path / "moby.txt").write_text("Call me Ishmael.")
+    async with document("2") as (pilot, _, source):
+        app = pilot.app
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(app.screen, FilePicker))
+        app.screen.query_one(Input).value = str(tmp_path / "moby.txt")
+        await shows(pilot, "16 B  moby.txt")
+        await pilot.press("enter")
+        await shows(pilot, "▤ moby.txt · 16 B")
+        await pilot.press(*"who?", "enter")
+        asked = source.sent[-1]
+        assert isinstance(asked, commands.Submit)
+        assert (asked.prompts[0].document, asked.prompts[0].text) == ("Call me Ishmael.", "who?")
 
 
 async def test_searching() -> None:
