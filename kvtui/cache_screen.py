@@ -16,14 +16,14 @@ from engines.commands import Command, Focus
 from kvtui import cache_view
 from kvtui.cache_view import View
 from kvtui.help_screen import CACHE_KEYS
-from kvtui.inspection import Place
+from kvtui.inspection import Place, position_in
 from kvtui.overlaid import Dismissable
 from kvtui.panes.cache_picture import CachePicture, gutter
 from kvtui.panes.cache_title import CacheTitle
 from kvtui.panes.inspector import Inspector
 from kvtui.panes.legend import Legend
 from kvtui.panes.ruler import Ruler
-from kvtui.state import RunState
+from kvtui.state import EngineState, RunState
 
 QUIET_S = 1 / 4  # without events for so long, all pictures are brought up to date
 PAN = 1 / 2  # of the window
@@ -68,6 +68,7 @@ class CacheScreen(Dismissable[None]):
         self._view = View(cursor=self._tokens - 1)
         if place is not None:
             self._view = View(cursor=place.position, layer=place.layer, head=place.head)
+        self._counted_in = place.engine if place is not None else ""  # the engine whose position the cursor's is
         self._pictures: list[CachePicture] = []
         self._only = ""  # the one engine that is shown; empty: all
         self._focused_layer: int | None = None
@@ -127,11 +128,18 @@ class CacheScreen(Dismissable[None]):
 
     def _draw(self, pictures: list[CachePicture]) -> None:
         for picture in pictures:
-            picture.show(self._state.engines.get(picture.engine), self._view, self._tokens)
+            picture.show(self._state.engines.get(picture.engine), self._view, self._tokens, self._cursor_in(picture))
         self._title.show(self._state, self._view, self._tokens)
         self._ruler.show(self._view, self._tokens)
-        place = Place(self._view.cursor, self._view.layer, self._view.head)
-        self._inspector.show(self._state, place if self._tokens else None)
+        self._inspector.show(self._state, self._place() if self._tokens else None)
+
+    def _place(self) -> Place:
+        return Place(self._view.cursor, self._view.layer, self._view.head, self._counted_in)
+
+    def _cursor_in(self, picture: CachePicture) -> int | None:
+        """Where that engine has the token under the cursor."""
+        engine = self._state.engines.get(picture.engine)
+        return position_in(self._state, self._place(), engine) if engine is not None else None
 
     def _catch_up(self) -> None:
         if self._turn == self._turn_before:
@@ -152,9 +160,18 @@ class CacheScreen(Dismissable[None]):
         self._choose()
 
     def _choose(self) -> None:
+        if (engine := self._state.engines.get(self._only)) is not None:
+            self._count_in(engine)
         for picture in self._pictures:
             picture.display = self._only in ("", picture.engine)
         self.call_after_refresh(lambda: self._draw(self._shown()))
+
+    def _count_in(self, engine: EngineState) -> None:
+        """From now on the cursor's position is this engine's; it stays on its token, if the engine has it."""
+        position = position_in(self._state, self._place(), engine)
+        self._counted_in = engine.id
+        if position is not None:
+            self._view = cache_view.placed(self._view, position, self._tokens)
 
     def _shown(self) -> list[CachePicture]:
         return [picture for picture in self._pictures if picture.display]
@@ -212,6 +229,7 @@ class CacheScreen(Dismissable[None]):
 
     @on(CachePicture.Picked)
     def _picked(self, message: CachePicture.Picked) -> None:
+        self._counted_in = message.engine
         view = cache_view.placed(self._view, message.position, self._tokens)
         self._look(replace(view, head=message.row) if view.heads else replace(view, layer=message.row))
 

@@ -132,7 +132,8 @@ class DocumentScreen(Dismissable[None]):
         """What is known of the token under it."""
         place = None
         if not self._reading.empty:
-            place = Place(self._reading.script.position_of(self._reading.cursor), self._layer)
+            script = self._reading.script
+            place = Place(script.position_of(self._reading.cursor), self._layer, engine=script.engine)
         self._inspector.show(self._state, place)
 
     # Engines

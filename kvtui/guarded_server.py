@@ -39,7 +39,7 @@ class GuardedServer(Server):
         app.middlewares.append(guard)
         return app
 
-    async def handle_index(self, request: web.Request) -> web.Response:  # type: ignore[override]
+    async def handle_index(self, request: web.Request) -> web.Response:
         """textual-serve's page, with all that it asks for on this server, by the name that the browser has for it."""
         page = cast(web.Response, await super().handle_index(request))
         text = (page.text or "").replace(self.public_url.replace("http", "ws", 1), f"ws://{escape(request.host)}")

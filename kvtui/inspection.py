@@ -1,9 +1,9 @@
-"""What is known of one position of the context, in each engine: for the inspector. Pure, from a `RunState` alone."""
+"""What is known of one token of the conversation, in each engine: for the inspector. Pure, from a `RunState` alone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engines.events import KvState, cell_share
@@ -17,11 +17,13 @@ ON_DEVICE = (KvState.DEVICE, KvState.FETCHED, KvState.ANCHOR)
 
 @dataclass(frozen=True)
 class Place:
-    """A position of the context; one layer of it, or all (None); one KV head of that layer, or all."""
+    """A position of the context, as `engine` counts them; one layer of it, or all (None); one KV head of that layer,
+    or all. Without an engine, or beyond its end, it is the paged one's position, or that of the first that has it."""
 
     position: int
     layer: int | None = None
     head: int | None = None
+    engine: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,11 @@ class Mass:
 
 @dataclass(frozen=True)
 class Facts:
-    """One engine's. `cells` counts the states of what the place stands for: `unit`s ("layer", "head"), or a single
-    cell (""); it is empty where the cache has no such position. `since_tokens` is how long the context was when the
-    state (of any of the layers) last changed; `since` says what the engine was doing then. `as_of_tokens` is how long
-    the context was when the mass of the heads was seen, where that is not now."""
+    """One engine's. `position` is where this engine has the token, None where it has no such token. `cells` counts the
+    states of what the place stands for: `unit`s ("layer", "head"), or a single cell (""); it is empty where the cache
+    has no such position. `since_tokens` is how long the context was when the state (of any of the layers) last changed;
+    `since` says what the engine was doing then. `as_of_tokens` is how long the context was when the mass of the heads
+    was seen, where that is not now."""
 
     engine: str
     label: str
@@ -66,6 +69,7 @@ class Facts:
     since_tokens: int | None = None
     since: str = ""
     as_of_tokens: int | None = None
+    position: int | None = None
 
     @property
     def state(self) -> KvState:
@@ -86,14 +90,42 @@ def facts(state: RunState, place: Place) -> list[Facts]:
     return [_facts(engine, state, place) for engine in state.engines.values()]
 
 
+def position_in(state: RunState, place: Place, engine: EngineState) -> int | None:
+    """Where an engine has the token that `place` is about: that of the same prompt or answer, and there the same one.
+    Answers differ in length, so what follows the first of them is at another position in each engine. None where an
+    engine has no such token."""
+    base, word = _counted_in(state, place)
+    if word is None or engine is base:
+        return place.position
+    request = engine.requests[word.request] if word.request in engine.conversation else None
+    if request is None or (word.answer and word.index >= len(request.tokens)):
+        return None
+    # A prompt's tokens are counted back from its end, as `manuscript.Address` does.
+    index = word.index if word.answer else word.index - word.of
+    position = request.first_position + request.prompt_tokens + index
+    return position if position >= request.first_position else None
+
+
+def _counted_in(state: RunState, place: Place) -> tuple[EngineState | None, Word | None]:
+    """The engine whose position it is, and what it has there."""
+    first = [state.engines[engine] for engine in (place.engine, PAGED) if engine in state.engines]
+    for engine in (*first, *state.engines.values()):
+        if (word := word_at(state, engine, place.position)) is not None:
+            return engine, word
+    return None, None
+
+
 def _facts(engine: EngineState, state: RunState, place: Place) -> Facts:
-    word, cache = word_at(state, engine, place.position), engine.cache
-    if cache is None or not 0 <= place.position < cache.tokens:
-        return Facts(engine.id, engine.label, word)
+    position, cache = position_in(state, place, engine), engine.cache
+    if position is None:
+        return Facts(engine.id, engine.label)
+    word = word_at(state, engine, position)
+    if cache is None or not 0 <= position < cache.tokens:
+        return Facts(engine.id, engine.label, word, position=position)
     if place.layer is None or not 0 <= place.layer < cache.layers:
-        return _all_layers(engine, word, cache, place.position)
+        return _all_layers(engine, word, cache, position)
     kv_heads = state.started.kv_heads if state.started is not None else 0
-    return _one_layer(engine, word, cache, place, place.layer, kv_heads)
+    return _one_layer(engine, word, cache, replace(place, position=position), place.layer, kv_heads)
 
 
 def _all_layers(engine: EngineState, word: Word | None, cache: CacheState, position: int) -> Facts:
@@ -110,6 +142,7 @@ def _all_layers(engine: EngineState, word: Word | None, cache: CacheState, posit
         _bin_mass(cache, position, None),
         since,
         _since(engine, since),
+        position=position,
     )
 
 
@@ -143,6 +176,7 @@ def _one_layer(
         since,
         _since(engine, since),
         heads.tokens if heads is not None and heads.tokens != cache.tokens else None,
+        position,
     )
 
 

@@ -142,6 +142,37 @@ async def test_clicks_move_the_cursor_and_the_wheel_zooms() -> None:
         await until(pilot, lambda: window(screen._view, screen._tokens) == (0, 288))
 
 
+async def test_the_cursor_is_on_the_same_token_in_every_picture() -> None:
+    """After answers of different length a follow-up's tokens are at other positions in each engine."""
+    first, second = Race(prompt_tokens=64, new_tokens=8), Race(request=1, prompt_tokens=16, new_tokens=4)
+    batch: list[events.AnyEvent] = [started(), first.submitted(), *first.merged()]
+    for engine, begin in (("vllm", 72), ("h2o", 80), ("infinigen", 72)):
+        asked = msgspec.structs.replace(second.submitted(), engine=engine, first_position=begin, follow_up=True)
+        cells = events.deflate(bytes([1 | 31 << 3]) * 6 * 100)
+        batch.append(asked)
+        batch.append(
+            events.Cache(
+                engine=engine, request=1, tokens=100, layers=6, states=cells, mass=cells, mass_bins=100, whole=True
+            )
+        )
+    app, _ = make(batch)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: len([e for e in app.state.engines.values() if e.conversation == [0, 1]]) == 3)
+        await pilot.press("c", "1")
+        await until(pilot, lambda: isinstance(app.screen, CacheScreen) and bool(app.screen.query(CachePicture)))
+        screen = app.screen
+        assert isinstance(screen, CacheScreen)
+        screen.action_place(75)
+        await pilot.press("a")
+        await until(pilot, lambda: [p._cursor for p in screen.query(CachePicture)] == [75, 83, 75])
+        await pilot.press("2")
+        await until(pilot, lambda: screen._view.cursor == 83)
+        await shows(pilot, "position 83")
+        await pilot.click(next(p for p in screen.query(CachePicture) if p.engine == "h2o"), offset=(gutter(120), 2))
+        await pilot.press("a")
+        await until(pilot, lambda: [p._cursor for p in screen.query(CachePicture)] == [0, 0, 0])
+
+
 async def test_it_follows_the_tail() -> None:
     batch = whole_race(prompt_tokens=512, new_tokens=40)
     half = len(batch) // 2

@@ -86,21 +86,83 @@ def test_the_prompts_tokens_and_the_answers() -> None:
     assert words[3].paged_text is None
 
 
-def test_follow_ups_begin_where_each_engine_has_come_to() -> None:
-    """The answers differ in length, so the same position is another token in each engine."""
-    state = state_of(
+def two_questions() -> RunState:
+    """The code word| a|So?| x  in the paged engine, in H2O  The code word| b c d|So?| y z."""
+    return state_of(
         *said("vllm", 0, " a"),
         *said("h2o", 0, " b", " c", " d"),
         submitted(1, "So?", [2, 3], "vllm", first=4),
         submitted(1, "So?", [2, 3], "h2o", first=6),
         *(events.Outcome(engine=e, request=0, outcome="ok") for e in ("vllm", "h2o")),
         *said("vllm", 1, " x"),
-        *said("h2o", 1, " y"),
+        *said("h2o", 1, " y", " z"),
     )
-    assert [one.word.text for one in facts(state, Place(4)) if one.word] == ["So", " c"]
-    answer = of(state, Place(8)).word
+
+
+@pytest.mark.parametrize(
+    ("place", "paged", "h2o"),
+    [
+        (Place(1), (" code", 1), (" code", 1)),
+        (Place(3), (" a", 3), (" b", 3)),
+        (Place(4), ("So", 4), ("So", 6)),  # a prompt's token is compared with itself
+        (Place(5), ("?", 5), ("?", 7)),
+        (Place(6), (" x", 6), (" y", 8)),  # an answer's with the one as far into the same answer
+        (Place(4, engine="h2o"), (None, None), (" c", 4)),  # which has none in an answer that is shorter
+        (Place(7, engine="h2o"), ("?", 5), ("?", 7)),
+        (Place(9), (None, None), (" z", 9)),  # beyond the paged engine's end
+        (Place(12), (None, 12), (None, 12)),
+    ],
+)
+def test_a_token_is_compared_by_its_place_in_the_conversation(
+    place: Place, paged: tuple[str | None, int | None], h2o: tuple[str | None, int | None]
+) -> None:
+    found = [(one.word.text if one.word else None, one.position) for one in facts(two_questions(), place)]
+    assert found == [paged, h2o]
+
+
+def test_an_answers_token_says_what_the_paged_engine_said_there() -> None:
+    answer = of(two_questions(), Place(6)).word
     assert answer is not None
     assert (answer.request, answer.index, answer.text, answer.paged_text) == (1, 0, " y", " x")
+
+
+def test_a_follow_up_whose_first_tokens_an_engine_left_out_is_compared_from_its_end() -> None:
+    state = two_questions()
+    state.apply_all(
+        [
+            *(events.Outcome(engine=e, request=1, outcome="ok") for e in ("vllm", "h2o")),
+            submitted(2, ".Why?", [1, 4, 5], "vllm", first=7),
+            submitted(2, "Why?", [3, 4], "h2o", first=10),
+        ]
+    )
+    assert [(one.word.text, one.position) for one in facts(state, Place(8)) if one.word] == [("Why", 8), ("Why", 10)]
+    assert of(state, Place(7)).position is None
+
+
+def test_each_engines_own_position_is_what_its_cache_is_asked_about() -> None:
+    state = two_questions()
+    cells = np.full((LAYERS, 9), pack_cell(KvState.EVICTED, 0))
+    cells[:, 6] = pack_cell(KvState.DEVICE, 1)
+    state.apply(picture(cells, np.zeros((LAYERS, 9)), request=1))
+    assert of(state, Place(4)).state == KvState.DEVICE
+    assert of(state, Place(5)).state == KvState.EVICTED
+    wide = lines(state, Place(4), 120)
+    assert wide[0].startswith("position 4 · all layers")
+    assert wide[0].endswith("prompt 2 · prompt token 1")
+    assert "on device in all 4 layers at 6" in wide[2]
+    assert "at 4" not in wide[2]
+    assert lines(state, Place(4), 50)[2].endswith("“So” at 6")
+
+
+def test_an_engine_that_is_at_another_prompt_has_no_such_token() -> None:
+    state = state_of(
+        *said("vllm", 0, " a"),
+        *said("h2o", 0, " b"),
+        events.Outcome(engine="vllm", request=0, outcome="ok"),
+        submitted(1, "New", [3], "vllm"),
+        submitted(1, "New", [3], "h2o"),
+    )
+    assert [(one.word.text if one.word else None) for one in facts(state, Place(0))] == ["New", None]
 
 
 def test_without_a_layer_the_layers_are_counted() -> None:

@@ -26,11 +26,11 @@ class CachePicture(Lines):
     """Says `Picked` when somebody clicks on it, `Wheeled` when the wheel is turned."""
 
     class Picked(Message):
-        """`row` is a layer, or a head where heads are shown; None beside them."""
+        """`position` is this engine's; `row` a layer, or a head where heads are shown; None beside them."""
 
-        def __init__(self, position: int, row: int | None) -> None:
+        def __init__(self, engine: str, position: int, row: int | None) -> None:
             super().__init__()
-            self.position, self.row = position, row
+            self.engine, self.position, self.row = engine, position, row
 
     class Wheeled(Message):
         """Nearer (1) or farther (−1), around the position under the pointer."""
@@ -44,20 +44,22 @@ class CachePicture(Lines):
         self.engine, self.number = engine, number
         self._state: EngineState | None = None
         self._view = View()
+        self._cursor: int | None = None
         self._tokens = 0
         self._shown: Any = None  # what `_painted` shows,
         self._how: Any = None  # and how
         self._painted: list[list[Piece]] = []
         self._top = 1.0
 
-    def show(self, state: EngineState | None, view: View, tokens: int) -> None:
-        self._state, self._view, self._tokens = state, view, tokens
+    def show(self, state: EngineState | None, view: View, tokens: int, cursor: int | None) -> None:
+        """`cursor` is this engine's position of what the view's cursor is on; None where it has no such token."""
+        self._state, self._view, self._tokens, self._cursor = state, view, tokens, cursor
         self.redraw()
 
     def key(self) -> Any:
         cache = self._state.cache if self._state is not None else None
         seen = (id(cache), cache.version, id(self._heads())) if cache is not None else None
-        return palette.now.name, seen, self._view, window(self._view, self._tokens)
+        return palette.now.name, seen, self._view, self._cursor, window(self._view, self._tokens)
 
     def _heads(self) -> Any:
         """Of the layer in view, if they are what is shown and were seen already."""
@@ -67,16 +69,18 @@ class CachePicture(Lines):
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         margin = gutter(width)
         start, span = window(self._view, self._tokens)
-        column = column_of(self._view.cursor, start, span, width - margin)
+        column = None
+        if self._cursor is not None and start <= self._cursor < start + span:
+            column = column_of(self._cursor, start, span, width - margin)
         named = height >= RULE_FROM
-        lines = [self._rule(width, margin + column)] if named else []
+        lines = [self._rule(width, margin + column if column is not None else 0)] if named else []
         sources, picture = self._picture(width - margin, height - len(lines))
         row = self._view.head if self._view.heads else self._view.layer
         rows = rows_for(sources, height - len(lines)) if sources else 0
         here = line_of(min(row, sources - 1), sources, rows) if row is not None and sources else -1
         strong = palette.style(palette.now.background, palette.now.foreground, bold=True)
         for y, line in enumerate(picture):
-            if y == here:
+            if y == here and column is not None:
                 line = overlaid(line, column, (HERE, strong))
             lines.append([*self._margin(y, here, row, sources, rows, margin, named), *line])
         if not picture:
@@ -167,7 +171,7 @@ class CachePicture(Lines):
         sources, picture = self._picture(width - gutter(width), height - top)
         y = event.y - top
         row = source_at(y, sources, rows_for(sources, height - top)) if 0 <= y < len(picture) else None
-        self.post_message(self.Picked(self._position(event.x), row))
+        self.post_message(self.Picked(self.engine, self._position(event.x), row))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()

@@ -60,7 +60,8 @@ class Heatmap(Lines):
             return
         rows, y = rows_for(cache.layers, max(1, height - 1)), event.y - 1
         layer = source_at(y, cache.layers, rows) if 0 <= y < (rows + 1) // 2 else None
-        self.post_message(Pointed(Place(position_at(event.x, 0, self._scale_tokens, width), layer)))
+        position = position_at(event.x, 0, self._scale_tokens, width)
+        self.post_message(Pointed(Place(position, layer, engine=self.engine)))
 
 
 HOT = 12  # of `raster.SHADES`: without shades, what has more attention is bright, what has less is not

@@ -1,4 +1,4 @@
-"""One position of the context in every engine, side by side."""
+"""One token of the conversation in every engine, side by side."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Inspector(Lines):
         strong = palette.style(palette.now.foreground, bold=True)
         title = rule([(_title(self._place), strong)], [(_where(self._facts), dim)], width)
         if not wide:
-            return [title, *(_abbreviated(one) for one in self._facts)]
+            return [title, *(_abbreviated(one, self._place) for one in self._facts)]
         column = (width - GAP * (len(self._facts) - 1)) // len(self._facts)
-        blocks = [_block(one) for one in self._facts]
+        blocks = [_block(one, self._place) for one in self._facts]
         lines = [title]
         for y in range(max(map(len, blocks))):
             line: list[Piece] = []
@@ -84,12 +84,12 @@ def _part(word: Word) -> str:
     return f"prompt {word.request + 1} · {what} token {word.index + 1:,}"
 
 
-def _block(one: Facts) -> list[list[Piece]]:
+def _block(one: Facts, place: Place) -> list[list[Piece]]:
     """One engine's lines: name and token, state, attention, since when, and what is different."""
     color = palette.engine_color(one.engine)
     strong, dim = palette.style(color, bold=True), palette.style(palette.now.dim)
     plain = palette.style(palette.now.foreground)
-    lines: list[list[Piece]] = [[(f"{_name(one)} ", strong), *_token(one)], _state(one)]
+    lines: list[list[Piece]] = [[(f"{_name(one)} ", strong), *_token(one)], [*_state(one), *_moved(one, place)]]
     if (mass := one.mass) is not None:
         bins = f" on {mass.tokens:,} tokens" if mass.tokens > 1 else ""
         lines.append([(figures.share(mass.share), plain), (f" of attention{bins}", dim)])
@@ -102,12 +102,19 @@ def _block(one: Facts) -> list[list[Piece]]:
     return lines
 
 
-def _abbreviated(one: Facts) -> list[Piece]:
+def _abbreviated(one: Facts, place: Place) -> list[Piece]:
     color, dim = palette.engine_color(one.engine), palette.style(palette.now.dim)
     line = [(f"{set_cell_size(_name(one), 9)} ", palette.style(color, bold=True)), *_state(one), ("  ", dim)]
     if one.mass is not None:
         line.append((f"{figures.share(one.mass.share)}  ", palette.style(palette.now.foreground)))
-    return [*line, *_token(one)]
+    return [*line, *_token(one), *_moved(one, place)]
+
+
+def _moved(one: Facts, place: Place) -> list[Piece]:
+    """Where this engine has the token, if that is not where the title says."""
+    if one.position is None or one.position == place.position:
+        return []
+    return [(f" at {one.position:,}", palette.style(palette.now.dim))]
 
 
 def _name(one: Facts) -> str:
