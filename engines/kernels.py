@@ -14,8 +14,9 @@ h // (H / G). None of these functions is safe for calls from several threads at 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -335,6 +336,11 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tens
     The queries are the last T of the n positions. lse (float32) is each row's log-sum-exp of scaled scores.
     Dao et al., "FlashAttention", 2022.
     """
+    if (fused := _flash_package(q.device.type, q.dtype)) is not None:
+        # Its causal mask ends at the last key, and it takes grouped heads as they are.
+        rows = (t.transpose(0, 1)[None].to(q.dtype) for t in (k, v))
+        out, lse, _ = fused(q[None], *rows, softmax_scale=scale, causal=True, return_attn_probs=True)
+        return out[0], lse[0]
     dtype = q.dtype
     if bfloat16_units and k.is_cpu and k.dtype == torch.bfloat16:
         q = q.bfloat16()
@@ -361,11 +367,25 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple
             q[None], k[None], v[None], is_causal=causal, scale=scale
         )
         return out[0], lse[0]
-    k, v = (t.unsqueeze(1).expand(-1, group, -1, -1).flatten(0, 1)[None] for t in (k, v))
-    if q.dtype == torch.float32:
+    if q.dtype == torch.float32:  # FlashAttention proper has no such mode
+        k, v = (t.repeat_interleave(group, 0) for t in (k, v))
         out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            q[None], k, v, None, True, is_causal=causal, scale=scale
+            q[None], k[None], v[None], None, True, is_causal=causal, scale=scale
         )
     else:
-        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q[None], k, v, is_causal=causal, scale=scale)
+        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
+            q[None], k[None], v[None], is_causal=causal, scale=scale
+        )
     return out[0], lse[0, :, :rows]
+
+
+@cache
+def _flash_package(device_type: str, dtype: torch.dtype) -> Callable[..., tuple[Tensor, Tensor, Tensor | None]] | None:
+    """flash-attn's own function, where it is installed and takes such tensors: newer and faster than torch's copy."""
+    if device_type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return None
+    try:
+        from flash_attn import flash_attn_func
+    except ImportError:
+        return None
+    return flash_attn_func

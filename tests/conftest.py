@@ -33,3 +33,5 @@ def prose() -> str:
 # Set where tests run in several processes; programs in a pseudo-terminal would believe them rather than it.
 for _name in ("LINES", "COLUMNS"):
     os.environ.pop(_name, None)
+# Triton asks at its import whether kernels are to run in its interpreter, on CPU tensors.
+os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -185,7 +185,7 @@ class H2OCache(Cache):
         if self.knobs.scoring == "eager":
             scores = 4 * self.shape.heads * rows * length
         else:
-            scores = tile_bytes(self.shape.heads, self.shape.kv_heads, rows, length)
+            scores = tile_bytes(self.shape.heads, self.shape.kv_heads, rows, length, self.model.device)
         return Need(blocks * self.blocks.block_bytes + length * self.layer_token_bytes + scores)
 
     def view(self, sequence: Sequence) -> CacheView:
@@ -305,7 +305,8 @@ class H2OCache(Cache):
         if not keep:
             return out, None
         every = SAMPLED_EVERY if self.knobs.scoring == "sampled" else 1
-        with self.around.device.transient("score tiles", tile_bytes(q.shape[1], len(keys), len(q), keys.shape[1])):
+        size = tile_bytes(q.shape[1], len(keys), len(q), keys.shape[1], q.device)
+        with self.around.device.transient("score tiles", size):
             return out, column_mass(q, keys, lse, scale, every)
 
     def _entries(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
