@@ -59,6 +59,13 @@ class Anchors:
         self.settled = tokens
         return self.pinned
 
+    def covers(self, positions: Tensor) -> Tensor:
+        """Whether these are pinned: bool, the shape of `positions` (-1 never is)."""
+        pinned = self.pinned.to(positions.device)
+        if not len(pinned):
+            return torch.zeros_like(positions, dtype=torch.bool)
+        return pinned[positions.clamp(0, len(pinned) - 1)] & (positions >= 0) & (positions < len(pinned))
+
     def _tiers(self, tokens: int) -> Tensor:
         """0 for what is neither sink, system prompt nor early; higher is more precious. Without turns, nothing is known
         to be early, and the last one never is."""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from engines import kernels
 from engines.anchors import Anchors
-from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
+from engines.caches.base import Cache, CacheView, HeadsView, Surroundings
+from engines.caches.entries import Entries, pick
 from engines.controller import Need
 from engines.errors import BadRequest
-from engines.events import KvState
 from engines.importance import column_mass, tile_bytes
 from engines.memory import BLOCK_TOKENS, blocks_for
 from engines.sequence import Sequence, Span, Step
@@ -47,20 +47,15 @@ class H2OKnobs:
     budget_tokens: int | None = None
 
 
-@dataclass
-class _Held:
-    """One sequence's entries, `count` in every layer and head of `slots` slots. `positions` int64 [layers, G, slots]
-    (-1: empty), `mass` float32 the same shape, `hole` int64 [layers, G]: the slot that the next token takes. `uniform`
-    float64 [tokens + 1]: what a key that saw queries i .. j would have received from them had each spread its attention
-    evenly is uniform[j] - uniform[i]."""
+class _Held(Entries):
+    """A sequence's entries, its anchors, and `uniform` float64 [tokens + 1]: what a key that saw queries i .. j would
+    have received from them had each spread its attention evenly is uniform[j] - uniform[i]."""
 
-    slots: int
-    count: int
-    positions: Tensor
-    mass: Tensor
-    hole: Tensor
-    uniform: Tensor
-    anchors: Anchors
+    def __init__(self, cache: H2OCache, sequence: Sequence) -> None:
+        shape, device = cache.shape, cache.model.device
+        super().__init__(cache.blocks, sequence.table, shape.layers, shape.kv_heads, device)
+        self.uniform = torch.zeros(1, dtype=torch.float64, device=device)
+        self.anchors = Anchors(sequence.turns)
 
     def recent(self, heavy_share: float, slots: int | None = None) -> int:
         room = (slots or self.slots) - 1
@@ -114,7 +109,9 @@ class H2OCache(Cache):
             wanted = min(self.budget_blocks(whole), max(self.budget_blocks(context), blocks_for(context + 1)))
         if (missing := wanted - len(sequence.table)) > 0:
             sequence.table += self.blocks.allocate(missing)
-            self._resize(sequence)
+            if sequence.held is None:
+                sequence.held = _Held(self, sequence)
+            sequence.held.resize()
 
     def begin(self, step: Step) -> None:
         self.step = step
@@ -169,8 +166,7 @@ class H2OCache(Cache):
         sequence.table, sequence.held, sequence.computed = [], None, 0
 
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
-        positions = sequence.held.positions[layer].sort(-1).values
-        return positions[:, positions.shape[1] - sequence.held.count :].cpu()
+        return sequence.held.kept(layer)
 
     def need(self, prompt_tokens: int, new_tokens: int) -> Need:
         """The most is held at the end of the prompt's last pieces: what is kept, a piece beside it, and a layer's worth
@@ -189,44 +185,14 @@ class H2OCache(Cache):
         return Need(blocks * self.blocks.block_bytes + length * self.layer_token_bytes + scores)
 
     def view(self, sequence: Sequence) -> CacheView:
-        held, n, layers = sequence.held, sequence.computed, self.shape.layers
-        row = torch.arange(layers, device=held.positions.device).view(-1, 1, 1) * n
-        kept = held.positions >= 0
-        flat = (held.positions + row)[kept]
-        heads = torch.bincount(flat, minlength=layers * n).view(layers, n)
-        mass = torch.bincount(flat, held.mass[kept].double(), minlength=layers * n).view(layers, n)
-        share = (heads * 31 / self.shape.kv_heads).round().to(torch.uint8) << 3
-        cells = torch.where(heads > 0, int(KvState.DEVICE), int(KvState.EVICTED)).to(torch.uint8)
-        cells[:, self._pinned(held, torch.arange(n, device=cells.device)) & (heads > 0).any(0)] = int(KvState.ANCHOR)
-        cells |= share
-        return CacheView(n, layers, cells.cpu().numpy(), normalised(mass, n), evicted_tokens=float(n - held.count))
+        return sequence.held.view(sequence.computed, self._anchors(sequence))
 
     def heads(self, sequence: Sequence, layer: int) -> HeadsView:
-        held, n, groups = sequence.held, sequence.computed, self.shape.kv_heads
-        positions, kept = held.positions[layer], held.positions[layer] >= 0
-        where = (positions + torch.arange(groups, device=positions.device).unsqueeze(1) * n)[kept]
-        states = torch.full((groups * n,), int(KvState.EVICTED), dtype=torch.uint8, device=positions.device)
-        mass = torch.zeros(groups * n, device=positions.device)
-        states[where], mass[where] = int(KvState.DEVICE), held.mass[layer][kept]
-        anchors = self._pinned(held, torch.arange(n, device=states.device)).repeat(groups)
-        states[anchors & (states == int(KvState.DEVICE))] = int(KvState.ANCHOR)
-        return HeadsView(states.view(groups, n).cpu().numpy(), head_shares(mass.view(groups, n), n))
+        return sequence.held.heads(layer, sequence.computed, self._anchors(sequence))
 
-    def _resize(self, sequence: Sequence) -> None:
-        """The bookkeeping of a sequence, as wide as its blocks."""
-        slots = len(sequence.table) * BLOCK_TOKENS
-        layers, groups, device = self.shape.layers, self.shape.kv_heads, self.model.device
-        if (held := sequence.held) is None:
-            positions = torch.full((layers, groups, slots), -1, dtype=torch.int64, device=device)
-            mass = torch.zeros(layers, groups, slots, device=device)
-            hole = torch.zeros(layers, groups, dtype=torch.int64, device=device)
-            uniform = torch.zeros(1, dtype=torch.float64, device=device)
-            sequence.held = _Held(slots, 0, positions, mass, hole, uniform, Anchors(sequence.turns))
-            return
-        more = slots - held.slots
-        held.positions = torch.nn.functional.pad(held.positions, (0, more), value=-1)
-        held.mass = torch.nn.functional.pad(held.mass, (0, more))
-        held.slots = slots
+    def _anchors(self, sequence: Sequence) -> Tensor:
+        """bool [tokens]."""
+        return sequence.held.anchors.covers(torch.arange(sequence.computed, device=self.model.device))
 
     def _count(self, sequence: Sequence) -> int:
         return sequence.held.count if sequence.held is not None else 0
@@ -234,15 +200,9 @@ class H2OCache(Cache):
     def _place_decodes(self, step: Step) -> None:
         """Where each new token's entry goes, in all layers at once: [layers, B, G]."""
         layers, groups, device = self.shape.layers, self.shape.kv_heads, self.model.device
-        blocks, offsets, lengths = [], [], []
-        for span in step:
-            held = span.sequence.held
-            table = torch.tensor(span.sequence.table, dtype=torch.int64, device=device)
-            blocks.append(table[held.hole // BLOCK_TOKENS])
-            offsets.append(held.hole % BLOCK_TOKENS)
-            held.positions.scatter_(2, held.hole.unsqueeze(-1), span.position)
-            held.mass.scatter_(2, held.hole.unsqueeze(-1), 0.0)
-            lengths.append(held.count + 1)
+        taken = [span.sequence.held.take(span.position) for span in step]
+        lengths = [span.sequence.held.count + 1 for span in step]
+        blocks, offsets = zip(*taken, strict=True)
         self._block, self._offset = torch.stack(blocks, 1), torch.stack(offsets, 1)
         self._lengths = torch.tensor(lengths, dtype=torch.int32, device=device)
         width = max(len(span.sequence.table) for span in step)
@@ -264,10 +224,8 @@ class H2OCache(Cache):
         oldest_recent = span.position + 1 - held.recent(self.knobs.heavy_share)
         spared = held.positions >= oldest_recent
         if self.learns:
-            spared |= self._pinned(held, held.positions)
-        held.hole = self._worth(held, held.mass, held.positions).masked_fill(spared, torch.inf).argmin(-1)
-        held.positions.scatter_(2, held.hole.unsqueeze(-1), -1)
-        held.count -= 1
+            spared |= held.anchors.covers(held.positions)
+        held.drop(self._worth(held, held.mass, held.positions).masked_fill(spared, torch.inf).argmin(-1))
 
     def _prefill(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of a prompt, a piece of one, or a later turn over what is kept and itself; then the cut to the
@@ -279,7 +237,7 @@ class H2OCache(Cache):
         positions = torch.arange(span.position, span.position + span.count, device=q.device)
         positions = positions.expand(self.shape.kv_heads, -1)
         if before:
-            old_keys, old_values, old_positions, mass[:, :before] = self._entries(span.sequence, layer)
+            old_keys, old_values, old_positions, mass[:, :before] = held.of(layer)
             keys, values = torch.cat([old_keys, keys], 1), torch.cat([old_values, values], 1)
             positions = torch.cat([old_positions, positions], 1)
         with self.around.device.transient("layer KV", keys.nbytes + values.nbytes):
@@ -288,9 +246,9 @@ class H2OCache(Cache):
                 mass += received
                 if not self._cut_late:
                     kept = self._chosen(held, positions, mass, held.slots)
-                    keys, values = _pick(keys, kept), _pick(values, kept)
+                    keys, values = pick(keys, kept), pick(values, kept)
                     positions, mass = positions.gather(1, kept), mass.gather(1, kept)
-                self._store(span.sequence, layer, keys, values, positions, mass)
+                held.store(layer, keys, values, positions, mass)
         return out
 
     def _attention(self, q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -309,15 +267,6 @@ class H2OCache(Cache):
         with self.around.device.transient("score tiles", size):
             return out, column_mass(q, keys, lse, scale, every)
 
-    def _entries(self, sequence: Sequence, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What a layer keeps, by ascending position: keys, values [G, count, d], positions and mass [G, count]."""
-        held = sequence.held
-        order = held.positions[layer].argsort(-1)[:, held.slots - held.count :]
-        table = torch.tensor(sequence.table, dtype=torch.int64, device=order.device)
-        keys = _pick(kernels.gather_blocks(self.blocks.keys[layer], table, held.slots), order)
-        values = _pick(kernels.gather_blocks(self.blocks.values[layer], table, held.slots), order)
-        return keys, values, held.positions[layer].gather(1, order), held.mass[layer].gather(1, order)
-
     def _chosen(self, held: _Held, positions: Tensor, mass: Tensor, slots: int) -> Tensor:
         """Indices int64 [G, kept], ascending, of the entries [G, n] that stay: anchors, the heaviest, the most recent;
         all of them while there is room. One slot stays free for the next token."""
@@ -327,7 +276,7 @@ class H2OCache(Cache):
         recent = held.recent(self.knobs.heavy_share, slots)
         worth = self._worth(held, mass, positions)
         if self.learns:
-            worth = worth.masked_fill(self._pinned(held, positions), torch.inf)
+            worth = worth.masked_fill(held.anchors.covers(positions), torch.inf)
         heavy = worth[:, : total - recent].topk(room - recent, dim=1).indices.sort(dim=1).values
         tail = torch.arange(total - recent, total, device=mass.device).expand(len(mass), -1)
         return torch.cat([heavy, tail], dim=1)
@@ -345,13 +294,6 @@ class H2OCache(Cache):
         seen = held.count + 1 + torch.arange(span.count, device=held.uniform.device, dtype=torch.float64)
         held.uniform = torch.cat([held.uniform, held.uniform[-1] + (1 / seen).cumsum(0)])
 
-    def _pinned(self, held: _Held, positions: Tensor) -> Tensor:
-        """bool, the shape of `positions`."""
-        pinned = held.anchors.pinned.to(positions.device)
-        if not len(pinned):
-            return torch.zeros_like(positions, dtype=torch.bool)
-        return pinned[positions.clamp(0, len(pinned) - 1)] & (positions >= 0) & (positions < len(pinned))
-
     def _settle(self, sequence: Sequence) -> None:
         """After the last layer of a piece: anchors are chosen, and what is beyond the budget goes, with its blocks."""
         held = sequence.held
@@ -368,38 +310,15 @@ class H2OCache(Cache):
             held.anchors.turns = sequence.turns
             held.anchors.choose(sequence.computed, min(int(self.knobs.anchors * budget * BLOCK_TOKENS), heavy))
         for layer in range(self.shape.layers):
-            keys, values, positions, mass = self._entries(sequence, layer)
+            keys, values, positions, mass = held.of(layer)
             kept = self._chosen(held, positions, mass, slots)
-            self._store(
-                sequence, layer, _pick(keys, kept), _pick(values, kept), positions.gather(1, kept), mass.gather(1, kept)
-            )
+            positions, mass = positions.gather(1, kept), mass.gather(1, kept)
+            held.store(layer, pick(keys, kept), pick(values, kept), positions, mass)
         self.blocks.free(sequence.table[blocks:])
         del sequence.table[blocks:]
-        self._resize(sequence)
-
-    def _store(
-        self, sequence: Sequence, layer: int, keys: Tensor, values: Tensor, positions: Tensor, mass: Tensor
-    ) -> None:
-        """Makes these [G, count, ...] the layer's entries, from the first slot on."""
-        held, count = sequence.held, keys.shape[1]
-        held.positions[layer].fill_(-1)
-        held.positions[layer, :, :count] = positions
-        held.mass[layer, :, :count] = mass
-        held.hole[layer] = count
-        if layer == self.shape.layers - 1:
-            held.count = count
-        table = torch.tensor(sequence.table, dtype=torch.int64, device=keys.device)
-        for arena, rows in ((self.blocks.keys[layer], keys), (self.blocks.values[layer], values)):
-            padded = torch.nn.functional.pad(rows, (0, 0, 0, held.slots - count))
-            arena[table] = padded.view(len(rows), len(table), BLOCK_TOKENS, -1).transpose(0, 1)
+        held.resize()
 
     def _drop_scores(self) -> None:
         if self._scores is not None:
             self.around.device.drop("scores", self._scores)
             self._scores = None
-
-
-def _pick(rows: Tensor, index: Tensor) -> Tensor:
-    """rows [G, n, d] at index [G, m] -> [G, m, d]."""
-    heads = torch.arange(len(rows), device=rows.device).unsqueeze(1)
-    return rows[heads, index]
