@@ -23,10 +23,9 @@ from kvtui import ascii
 from kvtui.literal import one_line
 from kvtui.options import (
     FILE,
-    FiniteRange,
-    Moment,
     look_options,
     looks_wanted,
+    playback_options,
     record_options,
     shared_options,
     trace_option,
@@ -123,13 +122,7 @@ def run(as_json: bool, trace: Path | None, **options: Any) -> int:
 
 @cli.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("--speed", type=FiniteRange(1 / 8, 64), default=1.0, show_default=True, help="Times the recorded pace.")
-@click.option(
-    "--from",
-    "from_s",
-    type=Moment(),
-    help="Where to begin, such as 12s, 1m30s or 1:30; else when its engines are ready.",
-)
+@playback_options
 @look_options
 @record_options
 def replay(path: Path | None, speed: float, from_s: float | None, record: Path | None, record_fps: float | None) -> int:
@@ -142,25 +135,32 @@ def replay(path: Path | None, speed: float, from_s: float | None, record: Path |
         from kvtui.headless import summarize
 
         return summarize(reader)
-    from kvtui.replay import TraceSource, beginning_s
-    from kvtui.transport import ReplayApp
-
-    begin_s = beginning_s(reader) if from_s is None else from_s
-    return _show(ReplayApp(TraceSource(reader, speed, begin_s)), record, record_fps)
+    return _show(_replaying(reader, speed, from_s), record, record_fps)
 
 
 @cli.command()
 @click.argument("script", required=False)
 @click.option("--quit", "leave", is_flag=True, help="Leave when the script has ended.")
 @click.option("--replay", "recording", type=FILE, help="On this recording, where there is no model.")
+@playback_options
 @look_options
 @record_options
-def play(script: str | None, leave: bool, recording: Path | None, record: Path | None, record_fps: float | None) -> int:
+def play(
+    script: str | None,
+    leave: bool,
+    recording: Path | None,
+    speed: float,
+    from_s: float | None,
+    record: Path | None,
+    record_fps: float | None,
+) -> int:
     """Play a demo: prompts, keys and captions at the moments that a script names.
 
     SCRIPT is a .toml file, or the name of one that comes along; without it, those are listed."""
     from kvtui import script as scripts
 
+    if recording is None and (_is_given("speed") or _is_given("from_s")):
+        raise click.UsageError("--speed and --from go with --replay")
     if script is None:
         for name, known in scripts.shipped():
             click.echo(f"{name:<16} {known.title}")
@@ -169,16 +169,11 @@ def play(script: str | None, leave: bool, recording: Path | None, record: Path |
 
     player = Player(scripts.find(script), _configure_race)
     if recording is not None:
-        from kvtui.replay import TraceSource
-        from kvtui.trace import TraceReader
-        from kvtui.transport import ReplayApp
-
         player.check_replayable()
-        reader = TraceReader(recording)
+        reader = _open_recording(recording, from_s)
         if not _has_screen():
             raise BadRequest("a script is played on the screen; here is no terminal")
-        replayed = ReplayApp(TraceSource(reader), player=player, leave_after_play=leave)
-        return _show(replayed, record, record_fps)
+        return _show(_replaying(reader, speed, from_s, player=player, leave_after_play=leave), record, record_fps)
     config = _configure_race(player.script.race)
     if not player.script.stream:
         config = msgspec.structs.replace(config, prompts=[])
@@ -217,7 +212,10 @@ def _check_served(arguments: list[str]) -> None:
         with command.make_context(name, rest, parent=context) as within:
             if name == "replay":
                 _open_recording(within.params["path"], within.params["from_s"]).close()
-            elif within.params["script"] is not None:
+                return
+            if within.params["recording"] is not None:
+                _open_recording(within.params["recording"], within.params["from_s"]).close()
+            if within.params["script"] is not None:
                 from kvtui import script
 
                 script.find(within.params["script"])
@@ -261,6 +259,15 @@ def _show(app: KvtuiApp, record: Path | None, record_fps: float | None) -> int:
     finally:
         cast.close()
     return app.return_code or 0
+
+
+def _replaying(reader: TraceReader, speed: float, from_s: float | None, **options: Any) -> KvtuiApp:
+    """The app on a recording; `options` are the app's own."""
+    from kvtui.replay import TraceSource, beginning_s
+    from kvtui.transport import ReplayApp
+
+    begin_s = beginning_s(reader) if from_s is None else from_s
+    return ReplayApp(TraceSource(reader, speed, begin_s), **options)
 
 
 def _open_recording(path: Path | None, from_s: float | None) -> TraceReader:

@@ -144,6 +144,23 @@ trace_option = click.option(
 )
 
 
+def playback_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How a recording is played: `speed`, and `from_s` in seconds or None."""
+    for option in (
+        click.option(
+            "--from",
+            "from_s",
+            type=Moment(),
+            help="Where the recording begins, such as 12s, 1m30s or 1:30; else when its engines are ready.",
+        ),
+        click.option(
+            "--speed", type=FiniteRange(1 / 8, 64), default=1.0, show_default=True, help="Times the recorded pace."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """For what is shown on the screen."""
     for option in (

@@ -11,15 +11,18 @@ import pytest
 
 from engines import events
 from engines.errors import BadRequest
+from kvtui import cli
 from kvtui.options import Moment
 from kvtui.replay import beginning_s
 from kvtui.trace import TraceReader, TraceWriter
+from kvtui.transport import ReplayApp
 from tests.race_fakes import ENVIRONMENT
 from tests.synthetic import Race, started
 from tests.test_replay import write_race
 
 FAKE = [sys.executable, str(Path(__file__).parent / "fake_cli.py")]
 ROOT = Path(__file__).parent.parent
+DEMO = str(ROOT / "kvtui" / "data" / "demo.kvtrace")
 
 
 def kvtui(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -73,6 +76,7 @@ def test_a_trace_on_a_full_disk_does_not_end_the_run() -> None:
         (["replay", "--from", "1h"], "the recording ends after"),
         (["replay", "--from", "soon"], '--from is a time such as 12s, 1m30s, 1:30 or 90, not "soon"'),
         (["replay", "--record", "x.cast"], "here is no terminal"),
+        (["play", "forgetting", "--replay", DEMO, "--from", "1h"], "the recording ends after"),
         (["run", "--prompt", "a", "--trace", "/nonexistent/x"], "cannot write /nonexistent/x"),
         (["run", "--prompt", "a", "--trace", __file__], "exists and is not a trace"),
         (["--model", "fake", "--record", "x.cast"], "here is no terminal"),
@@ -86,7 +90,16 @@ def test_bad_input_is_one_line_and_code_2(arguments: list[str], said: str) -> No
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--record-fps", "5"], ["replay", "--speed", "0"], ["--trace", "x", "replay"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--record-fps", "5"],
+        ["replay", "--speed", "0"],
+        ["--trace", "x", "replay"],
+        ["play", "forgetting", "--from", "3s"],
+        ["play", "forgetting", "--speed", "2"],
+    ],
+)
 def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
     done = kvtui(*arguments)
     assert done.returncode == 2
@@ -134,6 +147,7 @@ def test_what_is_no_moment(text: str) -> None:
         (["serve", "replay", "--bogus"], "No such option"),
         (["serve", "--port", "8017", "run"], "kvtui run has no screen"),
         (["serve", "play", "nonsense"], 'no script "nonsense"'),
+        (["serve", "play", "forgetting", "--replay", "/nonexistent"], "cannot read /nonexistent"),
         (["replay", "--speed", "nan"], "nan is not in the range"),
         (["--record", "x.cast", "--record-fps", "nan"], "nan is not in the range"),
         (["play", "\x1b[31mred"], "␛[31mred"),
@@ -156,3 +170,30 @@ def test_a_replay_begins_when_the_engines_are_ready(tmp_path: Path) -> None:
         writer.write([started()])
         writer.close()
         assert beginning_s(TraceReader(path)) == begin_s
+
+
+@pytest.mark.parametrize(
+    ("options", "begins_s", "speed"), [(["--from", "3s", "--speed", "4"], 3.0, 4.0), ([], 19.5, 1.0)]
+)
+@pytest.mark.parametrize("command", [["replay"], ["play", "script.toml", "--replay"]])
+def test_a_recording_begins_and_runs_as_wished(
+    command: list[str],
+    options: list[str],
+    begins_s: float,
+    speed: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter((0.0, 0.0, 20.0))
+    writer = TraceWriter(tmp_path / "run.kvtrace", times.__next__)
+    writer.write([events.Loading(stage="weights")])
+    writer.write([started()])
+    writer.close()
+    (tmp_path / "script.toml").write_text('title = "x"\n[[step]]\nwait = 1\n')
+    shown: list[ReplayApp] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_has_screen", lambda: True)
+    monkeypatch.setattr(cli, "_show", lambda app, *_: shown.append(app))
+    cli.cli.main([*command, "run.kvtrace", *options], standalone_mode=False)
+    (app,) = shown
+    assert (app.recording.position_s, app.recording.speed) == (begins_s, speed)
