@@ -375,7 +375,7 @@ class KvtuiApp(Dressing):
 
     async def caption(self, text: str | None) -> None:
         """A line for the audience, until the next one; None takes it away."""
-        self.race.captions.override(text)
+        self.race.caption(text)
 
     async def _start_over(self) -> None:
         self.ended, self.next_run = False, NextRun(self.config, self.catalogue)

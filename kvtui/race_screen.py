@@ -195,6 +195,11 @@ class RaceScreen(Screen[None]):
             banner.update(text)
             banner.display = bool(text)
 
+    def caption(self, text: str | None) -> None:
+        """A line for the audience, until the next one; None takes it away."""
+        self.set_class(text is not None, "-said")
+        self.captions.override(text)
+
     def action_move(self, step: int) -> None:
         engines = self._engines
         if engines:

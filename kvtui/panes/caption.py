@@ -17,11 +17,10 @@ MARK = " ▌ "
 
 
 class CaptionBar(Lines):
-    """There in presenter mode, and whenever somebody has something to say with `override`."""
+    """There in presenter mode, and when the screen has something of its own to say, with `override`."""
 
     DEFAULT_CSS = """
     CaptionBar { height: 3; display: none; background: $panel; }
-    CaptionBar.-said { display: block; }
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -38,7 +37,6 @@ class CaptionBar(Lines):
     def override(self, text: str | None) -> None:
         """Shows `text` in place of what the run has to say, until told otherwise; None gives the bar back."""
         self._said = text
-        self.set_class(text is not None, "-said")
         self.redraw()
 
     def key(self) -> Any:
