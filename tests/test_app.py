@@ -264,6 +264,8 @@ async def test_zoom_shows_one_engine_and_a_plot_of_all() -> None:
         await until(pilot, lambda: "Paged (vLLM-style) " in screen_text(app) and "3 InfiniGen" not in screen_text(app))
         assert "2 H2O" in screen_text(app)
         await until(pilot, lambda: bool(app.race.query("Comparison")))
+        for mark in (" 15.0 MB", " 7.50 MB", " 0 B", " 0 s ", " 5 s ", " 10 s "):  # the axes' units
+            await shows(pilot, mark)
         await pilot.press("escape")
         await shows(pilot, "3 InfiniGen")
         assert not app.race.query("Comparison")
@@ -310,6 +312,20 @@ async def test_help_and_quit() -> None:
         await pilot.press("q")
         await until(pilot, lambda: not app.is_running)
     assert source.closed
+
+
+async def test_help_can_be_read_on_a_small_terminal() -> None:
+    app, _ = make([started()])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("question_mark")
+        await shows(pilot, "pause and resume the race")
+        lines = screen_text(app).splitlines()
+        begins = {line.index(text) for text in ("pause and", "prefetch: from") for line in lines if text in line}
+        assert len(begins) == 1  # what is too long for its line goes on beneath itself, not beneath the keys
+        await pilot.press("end")
+        await shows(pilot, "there, ? tells of more keys")
+        await pilot.press("pageup", "pageup")
+        await shows(pilot, "pause and resume the race")
 
 
 def test_every_key_is_in_the_command_palette_and_in_the_help() -> None:

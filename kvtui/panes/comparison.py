@@ -6,7 +6,7 @@ from typing import Any
 
 from textual_plotext import PlotextPlot
 
-from kvtui import palette
+from kvtui import figures, palette
 from kvtui.panes.window import time_scale
 from kvtui.state import RunState
 
@@ -32,17 +32,22 @@ class Comparison(PlotextPlot):
         plot = self.plt
         plot.clear_figure()
         plot.xlim(0, span_s)
-        top = 1.0
+        marks_s = [span_s * quarter / 4 for quarter in range(5)]
+        plot.xticks(marks_s, [f"{mark_s:g} s" for mark_s in marks_s])
+        top = 0.0
         for index, marker in ((1, "braille"), (0, "hd")):  # host first, so that device lines lie on top
             for number, engine in enumerate(state.engines.values(), 1):
                 red, green, blue = palette.parts(palette.engine_color(engine.id))
                 points = self._points(engine.memory_history.held, engine.started_clock_s, engine.clock_s, span_s, index)
                 if any(value > 0 for _, value in points):
                     top = max(top, *(value for _, value in points))
-                    seconds, megabytes = zip(*points, strict=True)
+                    seconds, sizes = zip(*points, strict=True)
                     sign = marker if palette.now.colors else str(number)  # without colours: the column's number
-                    plot.plot(seconds, megabytes, marker=sign, color=(red, green, blue))
-        plot.ylim(0, top * 1.05)
+                    plot.plot(seconds, sizes, marker=sign, color=(red, green, blue))
+        scale = figures.ceiling(top or 1e6)
+        plot.ylim(0, scale)
+        marks = [0.0, scale / 2, scale]
+        plot.yticks(marks, [figures.size(mark) for mark in marks])
         self.refresh()
 
     @staticmethod
@@ -52,5 +57,5 @@ class Comparison(PlotextPlot):
             at_s = span_s * step / POINTS
             values = held(start_s + at_s) if start_s + at_s <= now_s else None
             if values is not None:
-                points.append((at_s, values[index] / 1e6))
+                points.append((at_s, values[index]))
         return points
