@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -73,32 +76,15 @@ CACHE_KEYS = (
     ("esc  c", "back to the race"),
 )
 NEEDS_A_WORKER = {".", "space", "r", "+  −", "a f k v", "1 2 3 …", "i  /", "ctrl+o", "ctrl+n", "x", "w"}
-NOTES = """
-Each engine has a clock of its own: only its own steps and transfers advance it. So every column runs at the speed \
-that it would have on a machine of its own, and the race is fair although they share one.
-
-"KV memory" is what the cache keeps on the device; "in all" adds the weights and the transients of the prefill. \
-Graphs share one scale: the same bytes are the same height, the same position is the same place.
-
-Tokens that differ from those of the paged engine at the same place are underlined, the first one is inverted.
-
-A cell of the cache picture stands for two rows of layers and many positions: solid where at least half of them are \
-on the device, dots where fewer are, a single dot where they are gone.
-
-On the document's screen (d) a word is as bright as the share of layers and heads in which its KV entry is on the \
-device. 1 2 3 and tab choose the engine, a lays all of them over one text; arrows, page keys, home, end, the wheel or \
-a click move; n goes to the next word that is evicted everywhere, N to the next that was fetched back or is an \
-anchor; / searches (enter and ↓ next, ↑ before, Esc ends it); m shows evicted words as dots; [ and ] choose the layer \
-of which is told below.
-
-On the cache screen (c) the arrows or a click move the cursor, + and − or the wheel zoom, shift with an arrow pans, f \
-follows the newest token, m shows the KV heads of one layer, [ and ] go to the next layer, l is linear brightness, \
-1 2 3 show one engine and a all of them. Below stands what each engine has made of the token under the cursor.
-
-A click on a token that differs says what the paged engine said in its place.
-
-What is modelled says so. A "CPU stand-in" is this machine's processor playing the GPU.
-"""
+NOTES = (
+    ("clock", "each engine has its own: only its steps and transfers count, so that sharing a machine is fair"),
+    ("KV memory", "what the cache keeps on the device; “in all” adds weights and the prefill's transients"),
+    ("graphs", "one scale for all columns: the same height is as many bytes, the same column the same position"),
+    ("underlined", "tokens other than the paged engine's at the same place; a click on one tells what that said"),
+    ("a cell", "of the cache: two rows of layers, many positions. Solid: half or more of it is on the device"),
+    ("modelled", "says so, wherever it stands; a CPU stand-in is this machine's processor playing the GPU"),
+    ("d  c", "there, ? tells of more keys"),
+)
 
 
 class HelpScreen(Dialog[None]):
@@ -106,6 +92,8 @@ class HelpScreen(Dialog[None]):
     HelpScreen { align: center middle; }
     HelpScreen > VerticalScroll { width: 84; max-width: 96%; height: auto; max-height: 92%; border: round $foreground;
                                   background: $panel; padding: 0 2; border-title-style: bold; }
+    HelpScreen .title { text-style: italic; margin-top: 1; }
+    HelpScreen .title:first-child { margin-top: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
 
@@ -114,18 +102,24 @@ class HelpScreen(Dialog[None]):
         super().__init__()
         useful = [line for line in KEYS if not (recording and line[0] in NEEDS_A_WORKER)]
         race = [*REPLAY_KEYS, *useful] if recording else useful
-        self._blocks = [own, race] if own else [race]
+        screens = [("On this screen", own), ("On the race's screen", race)] if own else [("Keys", race)]
+        self._blocks: list[tuple[str, Keys]] = [*screens, ("What is shown", NOTES)]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
-            scroll.border_title = " Help "
-            width = max(len(keys) for block in self._blocks for keys, _ in block)
-            for title, block in zip(("On this screen", "On the race's screen"), self._blocks, strict=False):
-                lines = [Content.assemble((f"{keys:<{width}}", "bold"), f"   {what}") for keys, what in block]
-                if len(self._blocks) > 1:
-                    lines = [Content.styled(title, "bold"), *lines, Content("")]
-                yield Static(Content("\n").join(lines))
-            yield Static(Content(NOTES))
+            scroll.border_title, scroll.border_subtitle = " Help ", " ↑ ↓ scroll · esc back "
+            for title, lines in self._blocks:
+                yield Static(Content(title), classes="title")
+                yield Static(_side_by_side(lines))
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
+
+
+def _side_by_side(lines: Keys) -> Table:
+    """What does not fit into its line goes on beneath itself, not beneath the keys."""
+    table = Table.grid(padding=(0, 3, 0, 0))
+    table.add_column(width=max(cell_len(keys) for block in (KEYS, NOTES, lines) for keys, _ in block), style="bold")
+    for keys, what in lines:
+        table.add_row(Text(keys), Text(what))
+    return table
