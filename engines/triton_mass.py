@@ -126,7 +126,7 @@ def column_mass(q: Tensor, k: Tensor, lse: Tensor, scale: float, first: int, eve
     """float32 [G, n]: `weight` times the sum over rows r, and over each KV head's query heads, of exp(scale · q[r]·k -
     lse[r]), over the first `first` + r * `every` + 1 keys.
 
-    q [T, H, d] and k [G, n, d], any strides but 1 along d; lse float32 [H, T]; q's dtype is the product's.
+    q [T, H, d] and k [G, n, d], with stride 1 along d and any others; lse float32 [H, T]; q's dtype is the product's.
     """
     count, heads, dims = q.shape
     groups, length, _ = k.shape
