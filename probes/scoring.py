@@ -72,9 +72,9 @@ def _masses(model: Model, ids: list[int], budget: float, scoring: str) -> list[T
     seen: list[Tensor] = []
     choose = cache._chosen
 
-    def noting(held, positions, mass, slots):
+    def noting(held, layer, positions, mass, slots):
         seen.extend(mass.clone())
-        return choose(held, positions, mass, slots)
+        return choose(held, layer, positions, mass, slots)
 
     cache._chosen = noting  # type: ignore[method-assign]
     engine.generate(ids, 0)

@@ -90,8 +90,9 @@ def cache_of(engine: engines.Engine) -> H2OCache:
     return engine.cache
 
 
-def plant(engine: engines.Engine, mass_of: dict[int, float], length: int) -> None:
-    """Makes attention even but for the planted positions, each of which gets its share from every later query."""
+def plant(engine: engines.Engine, mass_of: dict[int, float], length: int, own: float = 0.0) -> None:
+    """Makes attention even but for the planted positions, each of which gets its share from every later query. With
+    `own`, that share of it goes evenly to the query's own piece, and the rest evenly to all that is older."""
     cache = cache_of(engine)
 
     def attention(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor):
@@ -111,6 +112,10 @@ def plant(engine: engines.Engine, mass_of: dict[int, float], length: int) -> Non
         rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0)
         even = (planted.unsqueeze(1) == 0) & seen
         weights = weights + even * rest / even.sum(-1, keepdim=True).clamp_min(1)
+        if own and old is not None:
+            young = (positions >= span.position).unsqueeze(1) & seen
+            weights = own * young / young.sum(-1, keepdim=True)
+            weights = weights + (1 - own) * ~young * seen / before
         return torch.zeros_like(q), weights.sum(1)
 
     attention.calls = 0
@@ -125,17 +130,20 @@ def test_a_late_heavy_hitter_survives() -> None:
 
 
 def test_old_tokens_are_not_favoured_merely_for_age() -> None:
-    """With even attention every key is worth the same, whatever its age: of those that are not recent, the ranks must
-    not follow the positions."""
-    engine = made(prefill="chunked", chunk_tokens=64, budget_tokens=128)
-    plant(engine, {}, 400)
-    cache, sequence = cache_of(engine), engine._latest()
-    held = sequence.held
-    kept = held.positions[0, 0] >= 0
-    worth = cache._worth(held, held.mass, held.positions)[0, 0][kept]
-    torch.testing.assert_close(worth, torch.ones_like(worth), rtol=1e-3, atol=1e-3)
-    raw = held.mass[0, 0][kept]
-    assert raw.max() / raw.min() > 5  # which the sums themselves are far from
+    """Where each piece attends to itself as the last one did, and evenly to all that is older, the same place in any
+    piece is worth the same, though the sums grow with age."""
+    engine = made(prefill="chunked", chunk_tokens=64, budget_tokens=256)
+    plant(engine, {}, 640, own=0.5)
+    cache, held = cache_of(engine), engine._latest().held
+    assert held.born == list(range(0, 640, 64))
+    worths = cache._worth(held, 0, held.positions[0], held.mass[0])[0]
+    worth, raw = {}, {}
+    for at, beyond, mass in zip(held.positions[0, 0].tolist(), worths.tolist(), held.mass[0, 0].tolist(), strict=True):
+        if at >= 64 and at % 64 == 2:
+            worth[at // 64], raw[at // 64] = beyond, mass
+    assert set(worth) == set(range(1, 10))  # every piece keeps that place, not only the old ones
+    assert max(worth.values()) == pytest.approx(min(worth.values()), rel=1e-3)
+    assert raw[1] > 1.5 * raw[9]
 
 
 @pytest.mark.parametrize("prefill", ["eager", "flash", "chunked", "chunked-exact"])

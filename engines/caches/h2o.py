@@ -25,6 +25,7 @@ from engines.sequence import Sequence, Span, Step
 
 SAMPLED_EVERY = 8
 PIECE_BLOCKS = 4  # less would be no piece worth its step
+DECODED_PIECE = 512  # so many decoded tokens count as one
 
 
 @dataclass
@@ -48,14 +49,34 @@ class H2OKnobs:
 
 
 class _Held(Entries):
-    """A sequence's entries, its anchors, and `uniform` float64 [tokens + 1]: what a key that saw queries i .. j would
-    have received from them had each spread its attention evenly is uniform[j] - uniform[i]."""
+    """A sequence's entries, its anchors, and what a typical key received: `typical` float32 [layers, G], the sum over
+    all pieces of the median among the keys held before; `born` and `since` are the pieces' first positions and what
+    that sum was when each had been read."""
 
     def __init__(self, cache: H2OCache, sequence: Sequence) -> None:
         shape, device = cache.shape, cache.model.device
         super().__init__(cache.blocks, sequence.table, shape.layers, shape.kv_heads, device)
-        self.uniform = torch.zeros(1, dtype=torch.float64, device=device)
         self.anchors = Anchors(sequence.turns)
+        self.typical = torch.zeros(shape.layers, shape.kv_heads, device=device)
+        self.born: list[int] = []
+        self.since: list[Tensor] = []
+
+    def begin_piece(self, position: int) -> None:
+        self.born.append(position)
+        self.since.append(self.typical.clone())
+
+    def note(self, layer: int, received: Tensor) -> None:
+        """What the keys [G, held] from before the piece received of all its queries."""
+        if received.shape[-1]:
+            self.typical[layer] += received.median(-1).values
+            self.since[-1][layer] = self.typical[layer]
+
+    def beyond_typical(self, layer: int | slice, positions: Tensor, mass: Tensor) -> Tensor:
+        """What keys [..., G, n] received beyond what the typical key did of all the pieces after their own."""
+        born = torch.tensor(self.born, device=positions.device)
+        piece = (torch.searchsorted(born, positions, right=True) - 1).clamp_min(0)
+        since = torch.stack([then[layer] for then in self.since], -1)
+        return mass - (self.typical[layer].unsqueeze(-1) - since.gather(-1, piece))
 
     def recent(self, heavy_share: float, slots: int | None = None) -> int:
         room = (slots or self.slots) - 1
@@ -117,7 +138,8 @@ class H2OCache(Cache):
         self.step = step
         if self._bounded and step.keep:
             for span in step:
-                self._count_queries(span)
+                if not step.decodes or span.position - span.sequence.held.born[-1] >= DECODED_PIECE:
+                    span.sequence.held.begin_piece(span.position)
         if step.decodes and step.keep:
             self._place_decodes(step)
             return
@@ -216,6 +238,8 @@ class H2OCache(Cache):
         held = span.sequence.held
         held.count += 1
         held.mass[..., : held.count] += received[..., : held.count]
+        if self._bounded:
+            held.typical += received[..., : held.count - 1].median(-1).values
         if held.count < held.slots:
             held.hole.fill_(held.count)
             return
@@ -225,7 +249,7 @@ class H2OCache(Cache):
         spared = held.positions >= oldest_recent
         if self.learns:
             spared |= held.anchors.covers(held.positions)
-        held.drop(self._worth(held, held.mass, held.positions).masked_fill(spared, torch.inf).argmin(-1))
+        held.drop(self._worth(held, slice(None), held.positions, held.mass).masked_fill(spared, torch.inf).argmin(-1))
 
     def _prefill(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of a prompt, a piece of one, or a later turn over what is kept and itself; then the cut to the
@@ -244,8 +268,10 @@ class H2OCache(Cache):
             out, received = self._attention(q, keys, values)
             if received is not None:
                 mass += received
+                if self._bounded:
+                    held.note(layer, received[:, :before])
                 if not self._cut_late:
-                    kept = self._chosen(held, positions, mass, held.slots)
+                    kept = self._chosen(held, layer, positions, mass, held.slots)
                     keys, values = pick(keys, kept), pick(values, kept)
                     positions, mass = positions.gather(1, kept), mass.gather(1, kept)
                 held.store(layer, keys, values, positions, mass)
@@ -267,32 +293,24 @@ class H2OCache(Cache):
         with self.around.device.transient("score tiles", size):
             return out, column_mass(q, keys, lse, scale, every)
 
-    def _chosen(self, held: _Held, positions: Tensor, mass: Tensor, slots: int) -> Tensor:
+    def _chosen(self, held: _Held, layer: int, positions: Tensor, mass: Tensor, slots: int) -> Tensor:
         """Indices int64 [G, kept], ascending, of the entries [G, n] that stay: anchors, the heaviest, the most recent;
         all of them while there is room. One slot stays free for the next token."""
         total, room = positions.shape[1], slots - 1
         if total <= room:
             return torch.arange(total, device=mass.device).expand(len(mass), -1)
         recent = held.recent(self.knobs.heavy_share, slots)
-        worth = self._worth(held, mass, positions)
+        worth = self._worth(held, layer, positions, mass)
         if self.learns:
             worth = worth.masked_fill(held.anchors.covers(positions), torch.inf)
         heavy = worth[:, : total - recent].topk(room - recent, dim=1).indices.sort(dim=1).values
         tail = torch.arange(total - recent, total, device=mass.device).expand(len(mass), -1)
         return torch.cat([heavy, tail], dim=1)
 
-    def _worth(self, held: _Held, mass: Tensor, positions: Tensor) -> Tensor:
-        """What entries are ranked by. The paper's is the mass itself; where old keys have seen many pieces and new ones
-        a few queries, it is how many times its even share of attention a key received."""
-        if not self._bounded:
-            return mass
-        return mass / (held.uniform[-1] - held.uniform[positions.clamp_min(0)]).clamp_min(1e-9).float()
-
-    def _count_queries(self, span: Span) -> None:
-        """Each query of the span saw the entries that were kept, and the span's own up to itself."""
-        held = span.sequence.held
-        seen = held.count + 1 + torch.arange(span.count, device=held.uniform.device, dtype=torch.float64)
-        held.uniform = torch.cat([held.uniform, held.uniform[-1] + (1 / seen).cumsum(0)])
+    def _worth(self, held: _Held, layer: int | slice, positions: Tensor, mass: Tensor) -> Tensor:
+        """What entries are ranked by. The paper's is the mass itself. Where keys have been seen by many pieces or by few,
+        it is what they received beyond the typical key, so that none is worth more merely for being old."""
+        return held.beyond_typical(layer, positions, mass) if self._bounded else mass
 
     def _settle(self, sequence: Sequence) -> None:
         """After the last layer of a piece: anchors are chosen, and what is beyond the budget goes, with its blocks."""
@@ -311,7 +329,7 @@ class H2OCache(Cache):
             held.anchors.choose(sequence.computed, min(int(self.knobs.anchors * budget * BLOCK_TOKENS), heavy))
         for layer in range(self.shape.layers):
             keys, values, positions, mass = held.of(layer)
-            kept = self._chosen(held, positions, mass, slots)
+            kept = self._chosen(held, layer, positions, mass, slots)
             positions, mass = positions.gather(1, kept), mass.gather(1, kept)
             held.store(layer, pick(keys, kept), pick(values, kept), positions, mass)
         self.blocks.free(sequence.table[blocks:])
