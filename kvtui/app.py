@@ -18,7 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
 from textual.css.query import NoMatches
 from textual.driver import Driver
-from textual.notifications import SeverityLevel
+from textual.notifications import Notify, SeverityLevel
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
@@ -49,6 +49,7 @@ FRAME_S = 1 / 10
 GC_EVERY_OBJECTS = 20_000
 PREPARE_AFTER_S = 1.0  # the first figures are on the screen
 BUDGET_STEP = 0.05
+NOTICES = 3  # at a time: more would cover what the engines say
 TYPED_ACTIONS = {
     "pause",
     "step",
@@ -263,6 +264,12 @@ class KvtuiApp(Dressing):
         except NoMatches:  # events may still come while the screen is taken down
             if self.race.is_running:
                 raise
+
+    @on(Notify)
+    def _make_room(self) -> None:
+        """For a notice that comes: the oldest go."""
+        for old in list(self._notifications)[: 1 - NOTICES]:
+            self._unnotify(old, refresh=False)
 
     @on(SourceEnded)
     async def _source_ended(self, message: SourceEnded) -> None:

@@ -26,7 +26,9 @@ async def test_notices_cover_nothing_that_is_read(size: tuple[int, int]) -> None
             await until(pilot, lambda: len(app.screen.query(Toast)) == 3)
             await pilot.pause(0.2)
             notices = [app.screen.find_widget(toast).visible_region for toast in app.screen.query(Toast)]
-            assert sum(notice.height for notice in notices) >= 2
+            assert all(notice.height >= 2 for notice in notices), notices
+            newest = [toast._notification.message[:2] for toast in app.screen.query(Toast)]
+            assert newest == ["2:", "3:", "4:"]
             for kind in (*read, Footer):
                 shown = [pane for pane in app.screen.query(kind) if pane.region.area]
                 assert shown, kind
@@ -34,7 +36,7 @@ async def test_notices_cover_nothing_that_is_read(size: tuple[int, int]) -> None
                     assert not any(notice.overlaps(pane.region) for notice in notices), pane
 
         await settled(pilot)
-        for number in range(3):
+        for number in range(5):
             app.notify(f"{number}: {LONG}", timeout=60, markup=False)
         await check(Verdict, Stream)
         await pilot.press("enter")
