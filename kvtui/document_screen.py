@@ -23,7 +23,7 @@ from kvtui.panes.search_bar import SearchBar
 from kvtui.reading import ALL, Reading
 from kvtui.state import RunState
 
-NOTICE_S = 3.0  # short: notices cover what is known of the token
+NOTICE_S = 3.0  # short: notices cover words
 LOOK_S = 1.0  # between looks at the whole document, for its figures and its map
 
 
