@@ -74,7 +74,7 @@ class _Held(Entries):
     def beyond_typical(self, layer: int | slice, positions: Tensor, mass: Tensor) -> Tensor:
         """What keys [..., G, n] received beyond what the typical key did of all the pieces after their own."""
         born = torch.tensor(self.born, device=positions.device)
-        piece = (torch.searchsorted(born, positions, right=True) - 1).clamp_min(0)
+        piece = (torch.searchsorted(born, positions.contiguous(), right=True) - 1).clamp_min(0)
         since = torch.stack([then[layer] for then in self.since], -1)
         return mass - (self.typical[layer].unsqueeze(-1) - since.gather(-1, piece))
 
