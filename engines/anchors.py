@@ -1,9 +1,9 @@
 """Anchor protection: positions that a cache never evicts, found without being told where the facts are.
 
 Protected are, in this order and within a share of the budget: the first tokens (attention sinks, Xiao et al.,
-"Efficient Streaming Language Models with Attention Sinks", ICLR 2024); the system prompt and the early turns; then,
-anywhere, tokens that surprised the model itself (its own -log p at prefill) and their neighbours. What does not fit
-into the share is ranked by surprisal, and how many were left out is counted.
+"Efficient Streaming Language Models with Attention Sinks", ICLR 2024); the system prompt and the early turns, but for
+what the model could have said itself; then, anywhere, words that surprised it (-log p of all their tokens together, at
+prefill). What does not fit into the share is ranked by surprisal, and how many were left out is counted.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from engines.words import by_word
+
 SINKS = 4
 EARLY_TURNS = 2  # of the user's, with what was answered to them
-SURPRISING_NATS = 6.0  # about one in four hundred: names, numbers, codes
-BEFORE, AFTER, NEIGHBOUR = 2, 3, 0.5  # a fact is more than its one surprising token, but that comes first
+SURPRISING_NATS = 8.0  # one in three thousand: names, numbers, codes
+PREDICTABLE_NATS = 1.0  # a token that was at least one in three
 _BELOW_TIERS = 1000.0
 
 
@@ -39,23 +41,26 @@ class Anchors:
             self.surprisal = torch.nn.functional.pad(self.surprisal, (0, end - len(self.surprisal)))
         self.surprisal[start:end] = surprisal.float().cpu()
 
-    def choose(self, tokens: int, limit: int) -> Tensor:
-        """Pins at most `limit` of the first `tokens` positions: bool [tokens]."""
+    def choose(self, words: Tensor, limit: int) -> Tensor:
+        """Pins at most `limit` of the positions that `words` (see words.Words) has: bool [tokens]."""
+        tokens = len(words)
         known = torch.zeros(tokens)
         known[: len(self.surprisal)] = self.surprisal[:tokens]
-        surprisal = _with_neighbours(known).clamp(max=_BELOW_TIERS)
+        surprisal = by_word(known, words).clamp(max=_BELOW_TIERS)
         there = torch.ones(tokens, dtype=torch.bool)
         there[: self.settled] = False
         there[: len(self.pinned)] |= self.pinned[:tokens]
         # One order for all: sinks, the system prompt, the turns from the first on, and then whatever surprised.
         # Within each of them, by surprisal.
         tier = self._tiers(tokens)
-        wanted = ((tier > 0) | (surprisal >= SURPRISING_NATS)) & there
+        early = (tier > 0) & (surprisal >= PREDICTABLE_NATS)
+        early[:SINKS] = True
+        wanted = (early | (surprisal >= SURPRISING_NATS)) & there
         count = min(limit, int(wanted.sum()))
         chosen = (tier * _BELOW_TIERS + surprisal).masked_fill(~wanted, -1.0).topk(count).indices
         self.pinned = torch.zeros(tokens, dtype=torch.bool)
         self.pinned[chosen] = True
-        self.left_out = int(((tier > 0) & ~self.pinned).sum())
+        self.left_out = int((early & ~self.pinned).sum())
         self.settled = tokens
         return self.pinned
 
@@ -77,11 +82,3 @@ class Anchors:
                 tier[start:end] = 1 + EARLY_TURNS - users
         tier[:SINKS] = 2 + EARLY_TURNS
         return tier
-
-
-def _with_neighbours(surprisal: Tensor) -> Tensor:
-    """Each position's own surprisal, or half of the largest among its neighbours."""
-    if not len(surprisal):
-        return surprisal
-    padded = torch.nn.functional.pad(surprisal, (AFTER, BEFORE))
-    return torch.maximum(surprisal, NEIGHBOUR * padded.unfold(0, BEFORE + AFTER + 1, 1).amax(-1))

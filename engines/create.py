@@ -24,7 +24,7 @@ from engines.model import Model
 from engines.scheduler import CHUNK_TOKENS
 
 # The recommended H2O: flash scoring, chunked prefill, anchors.
-PLUS_PREFILL, PLUS_SCORING, PLUS_HEAVY_SHARE, CHUNKED_TOKENS = "chunked", "flash", 0.7, 512
+PLUS_PREFILL, PLUS_SCORING, PLUS_HEAVY_SHARE, CHUNKED_TOKENS = "chunked", "flash", 0.75, 512
 HEAVY_SHARE = 0.5  # the paper's
 
 

@@ -15,7 +15,7 @@ PREFILLS = {
     "infinigen+": ("flash", "eager"),
     "hybrid": ("chunked", "chunked-exact", "flash"),
 }
-ANCHORS = 0.45  # of H2O's budget, where anchors are wanted and no share is given
+ANCHORS = 0.6  # of H2O's budget, where anchors are wanted and no share is given
 SCORINGS = ("eager", "flash", "sampled")
 PREFETCHES = ("off", "predictive")
 

@@ -60,6 +60,10 @@ class NoTokenizer:
     def encode(text: str, add_special_tokens: bool = True) -> list[int]:
         return [byte % 97 for byte in text.encode()]
 
+    @staticmethod
+    def get_vocab() -> dict[str, int]:
+        return {}
+
 
 def tiny(family: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Model, Any]:
     """(our model, transformers' model), random weights large enough for attention to have a shape."""

@@ -22,6 +22,7 @@ from engines.errors import BadRequest
 from engines.importance import column_mass, tile_bytes
 from engines.memory import BLOCK_TOKENS, blocks_for
 from engines.sequence import Sequence, Span, Step
+from engines.words import Words
 
 SAMPLED_EVERY = 8
 PIECE_BLOCKS = 4  # less would be no piece worth its step
@@ -100,6 +101,7 @@ class H2OCache(Cache):
         self._bounded = knobs.prefill == "chunked"
         self._keeps_all = knobs.budget == 1 and knobs.budget_tokens is None
         self.blocks = self.arena(knobs.arena_tokens)
+        self._words = Words(self.model.tokenizer if self.learns else None, self.shape.vocab)
         self._scores: Tensor | None = None
 
     def budget_blocks(self, context: int) -> int:
@@ -308,8 +310,8 @@ class H2OCache(Cache):
         return torch.cat([heavy, tail], dim=1)
 
     def _worth(self, held: _Held, layer: int | slice, positions: Tensor, mass: Tensor) -> Tensor:
-        """What entries are ranked by. The paper's is the mass itself. Where keys have been seen by many pieces or by few,
-        it is what they received beyond the typical key, so that none is worth more merely for being old."""
+        """What entries are ranked by. The paper's is the mass itself. Where some keys were seen by many pieces and some
+        by few, it is what they received beyond the typical key: none is worth more merely for being old."""
         return held.beyond_typical(layer, positions, mass) if self._bounded else mass
 
     def _settle(self, sequence: Sequence) -> None:
@@ -326,7 +328,8 @@ class H2OCache(Cache):
         if self.learns:
             heavy = slots - 1 - held.recent(self.knobs.heavy_share, slots)
             held.anchors.turns = sequence.turns
-            held.anchors.choose(sequence.computed, min(int(self.knobs.anchors * budget * BLOCK_TOKENS), heavy))
+            words = self._words.of(sequence.tokens[: sequence.computed])
+            held.anchors.choose(words, min(int(self.knobs.anchors * budget * BLOCK_TOKENS), heavy))
         for layer in range(self.shape.layers):
             keys, values, positions, mass = held.of(layer)
             kept = self._chosen(held, layer, positions, mass, slots)
