@@ -102,6 +102,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     scoring: str | None = None
     anchors: float | None = None
     prefetch: str | None = None
+    resident: float | None = None
+    disk_bytes: int | None = None
+    disk_folder: str | None = None
     max_new_tokens: int = 128
     temperature: float = 0.0
     top_p: float = 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from engines.commands import WorkerConfig
 from engines.errors import BadRequest
 from engines.events import ENGINE_LABELS
@@ -41,6 +43,9 @@ def check_knobs(config: WorkerConfig) -> None:
         raise BadRequest(f"the anchors' share of the budget is 0 or more and below 1, not {config.anchors:g}")
     if config.prefetch is not None and config.prefetch not in PREFETCHES:
         raise BadRequest(f"prefetch is {' or '.join(PREFETCHES)}, not {config.prefetch!r}")
+    if config.resident is not None and not 0 < config.resident <= 1:
+        raise BadRequest(f"what stays resident is a share above 0 and at most 1, not {config.resident:g}")
+    _check_disk(config)
     if config.max_new_tokens < 1:
         raise BadRequest(f"the number of new tokens is 1 or more, not {config.max_new_tokens}")
     if config.max_new_tokens >= 1 << 31:
@@ -54,3 +59,15 @@ def check_knobs(config: WorkerConfig) -> None:
     for prompt in config.prompts:
         if prompt.max_new_tokens is not None and prompt.max_new_tokens < 1:
             raise BadRequest(f"the number of new tokens is 1 or more, not {prompt.max_new_tokens}")
+
+
+def _check_disk(config: WorkerConfig) -> None:
+    folder = config.disk_folder
+    if config.disk_bytes is None and folder is None:
+        return
+    if folder is not None and not os.path.isdir(folder):
+        raise BadRequest(f'the disk tier has no folder "{folder}" to be in')
+    if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
+        raise BadRequest(f'the disk tier may not write to "{folder}"')
+    if config.host_memory_bytes is None:
+        raise BadRequest("the disk tier takes what a capped host memory has no room for: it needs --host-memory")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -247,9 +248,12 @@ class Race:
             "scoring": config.scoring,
             "anchors": config.anchors,
             "prefetch": config.prefetch,
+            "resident": config.resident,
             "link": config.link,
             "device_memory_bytes": config.device_memory_bytes,
             "host_memory_bytes": config.host_memory_bytes,
+            "disk_bytes": config.disk_bytes,
+            "disk_folder": None if config.disk_folder is None else Path(config.disk_folder),
         }
         lanes = []
         for engine_id in config.engines:

@@ -308,8 +308,9 @@ def _configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
 
     texts = options.pop("prompts")
     prompt_file, document = options.pop("prompt_file"), options.pop("document")
-    device, host = options.pop("device_memory"), options.pop("host_memory")
-    config = WorkerConfig(device_memory_bytes=device, host_memory_bytes=host, **options)
+    for tier in ("device_memory", "host_memory", "disk"):
+        options[f"{tier}_bytes"] = options.pop(tier)
+    config = WorkerConfig(**options)
     check_knobs(config)
     _check_encodable(config)
     stream = _prompts(prompt_file, document, texts, piped=piped and not _in_browser())

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engines.errors import BadRequest
+from engines.knobs import ANCHORS
 
 _UNITS = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
@@ -90,6 +91,8 @@ _SHARED = [
     click.option("--link", help="Host-device link profile: pcie3, pcie4, pcie5, nvlink-c2c, unscaled:GB/S."),
     click.option("--device-memory", type=Size(), help="Cap of each engine's device pool, such as 512MiB."),
     click.option("--host-memory", type=Size(), help="Cap of each engine's host pool."),
+    click.option("--disk", type=Size(), help="InfiniGen: room on disk for what --host-memory has no room for."),
+    click.option("--disk-folder", metavar="PATH", help="Where on disk, by default the system's temporary folder."),
     click.option(
         "--prefill",
         type=click.Choice(["eager", "flash", "chunked", "chunked-exact"]),
@@ -103,7 +106,7 @@ _SHARED = [
     click.option(
         "--anchors",
         is_flag=False,
-        flag_value="0.45",
+        flag_value=str(ANCHORS),
         type=float,
         metavar="[SHARE]",
         help="Protect anchor tokens in H2O: sinks, system prompt, early turns, what surprised the model.",
@@ -112,6 +115,12 @@ _SHARED = [
         "--prefetch",
         type=click.Choice(["off", "predictive"]),
         help="InfiniGen: keep what the last steps fetched on the device, and move only the difference.",
+    ),
+    click.option(
+        "--resident",
+        type=float,
+        metavar="SHARE",
+        help="With predictive prefetch: share of the context that stays on the device; 1.5 budgets if not given.",
     ),
     click.option("--max-new-tokens", type=int, default=128, show_default=True, help="Tokens to generate a prompt."),
     click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),

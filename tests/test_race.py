@@ -33,11 +33,11 @@ class Course:
     """A race between fake engines, with every event that it sends."""
 
     def __init__(self, *prompts, engines=("vllm", "h2o"), answers=None, steps=None, wall=None, unbuildable=(), **knobs):
-        self.events, self.built, self.budgets, self.prefills = [], {}, [], {}
+        self.events, self.built, self.budgets, self.prefills, self.options = [], {}, [], {}, {}
         answers, steps = answers or {}, steps or {}
 
-        def build(engine_id, model, *, budget, prefill, **_):
-            self.prefills[engine_id] = prefill
+        def build(engine_id, model, *, budget, prefill, **options):
+            self.prefills[engine_id], self.options[engine_id] = prefill, options
             if engine_id in unbuildable:
                 raise full_device()
             self.budgets.append((engine_id, budget))
@@ -319,11 +319,21 @@ def test_without_an_observer_no_picture_is_made():
         ({"temperature": -0.1}, "temperature"),
         ({"top_p": 0.0}, "top-p"),
         ({"top_p": 1.1}, "top-p"),
+        ({"resident": 0.0}, "resident"),
+        ({"resident": float("nan")}, "resident"),
+        ({"disk_bytes": 1}, "--host-memory"),
+        ({"disk_folder": ""}, "no folder"),
     ],
 )
 def test_knobs_out_of_range_are_refused(knobs, said):
     with pytest.raises(BadRequest, match=said):
         Course(Prompt(text="one"), **knobs)
+
+
+def test_engines_are_built_with_what_was_configured(tmp_path):
+    given = {"resident": 0.5, "disk_bytes": 7, "host_memory_bytes": 5, "prefetch": "predictive", "anchors": 0.2}
+    built = Course(Prompt(text="one"), disk_folder=str(tmp_path), **given).options["h2o"]
+    assert built == built | given | {"disk_folder": tmp_path}
 
 
 def test_a_stream_cannot_begin_with_a_follow_up():
