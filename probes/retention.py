@@ -21,6 +21,7 @@ from engines.hybrid import AnyEngine
 from engines.model import Model
 
 LAYOUTS = ("first", "middle", "system")
+LENGTHS = ((1000, 30), (2000, 15), (4000, 6))  # tokens of context, and conversations of that length
 FACTS_EACH = 4
 CHOICES = 8
 Z_95 = 1.96
@@ -110,14 +111,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Retention:
-    """`right` of `asked` answers ranked first. `tokens` is the mean length of the contexts, `device_kv_bytes` what the
-    cache held on the device when it was asked, on average, `device_kv_peak_bytes` the largest it ever held."""
+    """`right` of `asked` answers ranked first, in `cases` conversations. `tokens` are their contexts' together,
+    `device_kv_bytes` what the cache held on the device when it was asked, together, `device_kv_peak_bytes` the largest
+    it ever held."""
 
     asked: int
     right: int
-    tokens: float
-    device_kv_bytes: float
+    tokens: int
+    device_kv_bytes: int
     device_kv_peak_bytes: int
+    cases: int = 1
 
     @property
     def share(self) -> float:
@@ -189,7 +192,7 @@ def ask(engine: AnyEngine, case: Case) -> tuple[int, int]:
 
 
 def measure(engine: AnyEngine, layout: str, tokens: int, cases: int, seed: int = 0) -> Retention:
-    """`cases` conversations, four questions each."""
+    """`cases` conversations of about `tokens` tokens, four questions each."""
     asked = right = 0
     lengths, sizes = [], []
     peak = 0
@@ -202,7 +205,19 @@ def measure(engine: AnyEngine, layout: str, tokens: int, cases: int, seed: int =
         lengths.append(length)
         sizes.append(sum(memory.device_bytes.get(kind, 0) for kind in engine.cache.kv_kinds()))
         peak = max(peak, memory.device_kv_peak_bytes)
-    return Retention(asked, right, sum(lengths) / cases, sum(sizes) / cases, peak)
+    return Retention(asked, right, sum(lengths), sum(sizes), peak, cases)
+
+
+def together(found: list[Retention]) -> Retention:
+    """All of them as one; the peak is the largest of theirs."""
+    return Retention(
+        sum(one.asked for one in found),
+        sum(one.right for one in found),
+        sum(one.tokens for one in found),
+        sum(one.device_kv_bytes for one in found),
+        max(one.device_kv_peak_bytes for one in found),
+        sum(one.cases for one in found),
+    )
 
 
 def _asked(messages: list[dict[str, str]], question: str) -> list[dict[str, str]]:

@@ -11,9 +11,13 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engines.errors import BadRequest, KvtuiError
+from engines.knobs import ANCHORS
+
+if TYPE_CHECKING:
+    from probes.retention import Retention
 
 Rows = list[dict[str, Any]]
 
@@ -40,40 +44,48 @@ def retention(options: argparse.Namespace) -> Rows:
     model = _model(options)
     variants: dict[str, tuple[str, dict[str, Any]]] = {
         "paged": ("vllm", {}),
-        "h2o": ("h2o", {"scoring": "flash"}),
-        "h2o, chunked": ("h2o", {"prefill": "chunked"}),
-        "h2o, anchors": ("h2o", {"prefill": "chunked", "anchors": 0.45, "heavy_share": 0.7}),
+        "h2o": ("h2o", {"prefill": "flash"}),
+        "h2o chunked": ("h2o", {"prefill": "chunked"}),
+        "h2o anchors": ("h2o", {"prefill": "flash", "anchors": ANCHORS}),
         "h2o+": ("h2o+", {}),
         "infinigen": ("infinigen", {}),
+        "infinigen+": ("infinigen+", {}),
     }
     wanted = options.engines.split(",") if options.engines else list(variants)
+    layouts = options.layouts.split(",")
+    if not set(wanted) <= set(variants) or not set(layouts) <= set(retention.LAYOUTS):
+        raise BadRequest(f"known are the engines {', '.join(variants)} and the layouts {', '.join(retention.LAYOUTS)}")
+    plan = retention.LENGTHS if options.tokens is None else ((options.tokens, options.cases),)
     rows = []
-    for layout in options.layouts.split(","):
+    for layout in layouts:
         for name in wanted:
-            if name not in variants or layout not in retention.LAYOUTS:
-                raise BadRequest(
-                    f"known are the engines {', '.join(variants)} and the layouts {', '.join(retention.LAYOUTS)}"
-                )
             engine_id, knobs = variants[name]
             engine = engines.create_engine(engine_id, model, budget=options.budget, **knobs)
-            found = retention.measure(engine, layout, options.tokens or 1000, options.cases)
-            low, high = found.interval
-            per_token = found.tokens * model.kv_bytes_per_token
-            rows.append(
-                {
-                    "layout": layout,
-                    "engine": name,
-                    "tokens": round(found.tokens),
-                    "questions": found.asked,
-                    "right": round(found.share, 3),
-                    "low_95": round(low, 3),
-                    "high_95": round(high, 3),
-                    "device_kv_share": round(found.device_kv_bytes / per_token, 3),
-                    "peak_kv_share": round(found.device_kv_peak_bytes / per_token, 3),
-                }
-            )
-            print(f"{layout}: {name} {found.share:.2f}", file=sys.stderr, flush=True)
+            found = []
+            for tokens, cases in plan:
+                found.append(retention.measure(engine, layout, tokens, cases))
+                rows.append(_retained(layout, name, found[-1], model.kv_bytes_per_token))
+                print(f"{layout}, {tokens}: {name} {found[-1].share:.2f}", file=sys.stderr, flush=True)
+            if len(plan) > 1:
+                rows.append(
+                    {**_retained(layout, name, retention.together(found), model.kv_bytes_per_token), "tokens": "all"}
+                )
     return rows
+
+
+def _retained(layout: str, name: str, found: Retention, token_bytes: int) -> dict[str, Any]:
+    low, high = found.interval
+    return {
+        "layout": layout,
+        "engine": name,
+        "tokens": round(found.tokens / found.cases),
+        "questions": found.asked,
+        "right": round(found.share, 3),
+        "low_95": round(low, 3),
+        "high_95": round(high, 3),
+        "device_kv_share": round(found.device_kv_bytes / found.tokens / token_bytes, 3),
+        "peak_kv_share": round(found.device_kv_peak_bytes * found.cases / found.tokens / token_bytes, 3),
+    }
 
 
 def prefetch(options: argparse.Namespace) -> Rows:
@@ -106,8 +118,26 @@ def hybrid(options: argparse.Namespace) -> Rows:
     return [{name: row.get(name) for name in names} for row in rows]
 
 
+def ablation(options: argparse.Namespace) -> Rows:
+    """Each improvement alone and all together: memory, TTFT, TPOT, retention."""
+    from probes import ablation
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    return ablation.measure(
+        _model(options),
+        budget=options.budget,
+        tokens=options.tokens or 2048,
+        new_tokens=options.new_tokens,
+        cases=min(options.cases, 12),
+        link=options.links.split(",")[0],
+        said=say,
+    )
+
+
 STUDIES: dict[str, Callable[[argparse.Namespace], Rows]] = {
-    study.__name__: study for study in (scoring, chunks, retention, prefetch, million, hybrid)
+    study.__name__: study for study in (scoring, chunks, retention, prefetch, million, hybrid, ablation)
 }
 
 
@@ -139,7 +169,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=0.3)
     parser.add_argument("--tokens", type=int, help="length of the context")
     parser.add_argument("--new-tokens", type=int, default=24)
-    parser.add_argument("--cases", type=int, default=50, help="retention: conversations, of four questions each")
+    parser.add_argument(
+        "--cases", type=int, default=50, help="retention: conversations of --tokens, of four questions each"
+    )
     parser.add_argument("--layouts", default="first,middle,system", help="retention: where the facts stand")
     parser.add_argument("--engines", default="", help="retention: which, separated by commas")
     parser.add_argument("--links", default="pcie4,nvlink-c2c", help="prefetch: link profiles, separated by commas")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import engines
-from probes import chunks, retention, scoring, study
+from probes import ablation, chunks, retention, scoring, study
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +48,27 @@ def test_a_case_holds_its_facts_early_and_its_questions_have_one_answer(smollm2,
         assert len(set(question.choices)) == retention.CHOICES
     assert retention.make_case(smollm2, layout, 700, seed=3) == case
     assert retention.make_case(smollm2, layout, 700, seed=4) != case
+
+
+def test_several_lengths_together_are_all_their_questions() -> None:
+    short = retention.Retention(40, 30, tokens=10_000, device_kv_bytes=3_000, device_kv_peak_bytes=400, cases=10)
+    long = retention.Retention(20, 5, tokens=20_000, device_kv_bytes=6_000, device_kv_peak_bytes=1_300, cases=5)
+    both = retention.together([short, long])
+    assert (both.asked, both.right, both.cases) == (60, 35, 15)
+    assert both.device_kv_bytes / both.tokens == pytest.approx(0.3)
+    assert both.device_kv_peak_bytes == 1_300
+
+
+def test_the_ablation_sets_each_variant_beside_the_others(smollm2, monkeypatch: pytest.MonkeyPatch) -> None:
+    variants = {name: ablation.VARIANTS[name] for name in ("paged", "h2o", "h2o+")}
+    monkeypatch.setattr(ablation, "VARIANTS", variants)
+    monkeypatch.setattr(ablation, "ROUNDS", 1)
+    rows = ablation.measure(smollm2, tokens=320, new_tokens=3, context=150, cases=1)
+    paged, h2o, plus = rows
+    assert [row["variant"] for row in rows] == list(variants)
+    assert h2o["device_kv_bytes"] == pytest.approx(0.3 * paged["device_kv_bytes"], rel=0.1)
+    assert plus["device_transient_bytes"] < h2o["device_transient_bytes"] / 2  # which holds all scores of a layer
+    assert all(row["ttft_s"] > 0 and row["tpot_ms"] > 0 and 0 <= row["retention"] <= 1 for row in rows)
 
 
 def test_a_full_cache_remembers(smollm2) -> None:
