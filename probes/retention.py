@@ -112,14 +112,14 @@ class Case:
 @dataclass(frozen=True)
 class Retention:
     """`right` of `asked` answers ranked first, in `cases` conversations. `tokens` are their contexts' together,
-    `device_kv_bytes` what the cache held on the device when it was asked, together, `device_kv_peak_bytes` the largest
-    it ever held."""
+    `device_kv_bytes` what the cache held on the device when it was asked, together, `peak_share` the most that one of
+    them ever held, of what a full cache holds at its end."""
 
     asked: int
     right: int
     tokens: int
     device_kv_bytes: int
-    device_kv_peak_bytes: int
+    peak_share: float
     cases: int = 1
 
     @property
@@ -194,8 +194,7 @@ def ask(engine: AnyEngine, case: Case) -> tuple[int, int]:
 def measure(engine: AnyEngine, layout: str, tokens: int, cases: int, seed: int = 0) -> Retention:
     """`cases` conversations of about `tokens` tokens, four questions each."""
     asked = right = 0
-    lengths, sizes = [], []
-    peak = 0
+    lengths, sizes, peaks = [], [], []
     for number in range(cases):
         engine.reset()
         case = make_case(engine.model, layout, tokens, seed + number)
@@ -204,18 +203,18 @@ def measure(engine: AnyEngine, layout: str, tokens: int, cases: int, seed: int =
         asked, right = asked + len(case.questions), right + found
         lengths.append(length)
         sizes.append(sum(memory.device_bytes.get(kind, 0) for kind in engine.cache.kv_kinds()))
-        peak = max(peak, memory.device_kv_peak_bytes)
-    return Retention(asked, right, sum(lengths), sum(sizes), peak, cases)
+        peaks.append(memory.device_kv_peak_bytes / length / engine.model.kv_bytes_per_token)
+    return Retention(asked, right, sum(lengths), sum(sizes), max(peaks), cases)
 
 
 def together(found: list[Retention]) -> Retention:
-    """All of them as one; the peak is the largest of theirs."""
+    """All of them as one."""
     return Retention(
         sum(one.asked for one in found),
         sum(one.right for one in found),
         sum(one.tokens for one in found),
         sum(one.device_kv_bytes for one in found),
-        max(one.device_kv_peak_bytes for one in found),
+        max(one.peak_share for one in found),
         sum(one.cases for one in found),
     )
 

@@ -84,7 +84,7 @@ def _retained(layout: str, name: str, found: Retention, token_bytes: int) -> dic
         "low_95": round(low, 3),
         "high_95": round(high, 3),
         "device_kv_share": round(found.device_kv_bytes / found.tokens / token_bytes, 3),
-        "peak_kv_share": round(found.device_kv_peak_bytes * found.cases / found.tokens / token_bytes, 3),
+        "peak_kv_share": round(found.peak_share, 3),
     }
 
 

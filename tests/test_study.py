@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_the_interval_is_wilsons() -> None:
-    found = retention.Retention(asked=200, right=190, tokens=1000, device_kv_bytes=1, device_kv_peak_bytes=1)
+    found = retention.Retention(asked=200, right=190, tokens=1000, device_kv_bytes=1, peak_share=0.3)
     low, high = found.interval
     assert (round(low, 4), round(high, 4)) == (0.9104, 0.9726)
 
@@ -51,12 +51,12 @@ def test_a_case_holds_its_facts_early_and_its_questions_have_one_answer(smollm2,
 
 
 def test_several_lengths_together_are_all_their_questions() -> None:
-    short = retention.Retention(40, 30, tokens=10_000, device_kv_bytes=3_000, device_kv_peak_bytes=400, cases=10)
-    long = retention.Retention(20, 5, tokens=20_000, device_kv_bytes=6_000, device_kv_peak_bytes=1_300, cases=5)
+    short = retention.Retention(40, 30, tokens=10_000, device_kv_bytes=3_000, peak_share=0.31, cases=10)
+    long = retention.Retention(20, 5, tokens=20_000, device_kv_bytes=6_000, peak_share=0.3, cases=5)
     both = retention.together([short, long])
     assert (both.asked, both.right, both.cases) == (60, 35, 15)
     assert both.device_kv_bytes / both.tokens == pytest.approx(0.3)
-    assert both.device_kv_peak_bytes == 1_300
+    assert both.peak_share == 0.31
 
 
 def test_the_ablation_sets_each_variant_beside_the_others(smollm2, monkeypatch: pytest.MonkeyPatch) -> None:
