@@ -44,25 +44,31 @@ class Podium(Lines):
     def __init__(self, engine: str, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.engine = engine
-        self._state: EngineState | None = None
-        self._paused = False
-        self._paged_bytes = self._most_bytes = 0
+        self._whole = RunState()
 
     def show(self, state: RunState) -> None:
-        if not self.display:
-            return
-        self._state, self._paused = state.engines.get(self.engine), state.status == "paused"
-        self._paged_bytes = paged_bytes(state, self.engine)
-        self._most_bytes = max(((e.cache_bytes or 0) + (e.host_bytes or 0) for e in state.engines.values()), default=0)
+        self._whole = state
         self.redraw()
+
+    @property
+    def _state(self) -> EngineState | None:
+        return self._whole.engines.get(self.engine)
+
+    @property
+    def _paused(self) -> bool:
+        return self._whole.status == "paused"
 
     def key(self) -> Any:
         engine = self._state
         request = engine.current if engine is not None else None
         if engine is None or request is None:
             return self._paused
-        held = (engine.cache_bytes, engine.host_bytes, self._paged_bytes, self._most_bytes)
+        held = (engine.cache_bytes, engine.host_bytes, paged_bytes(self._whole, self.engine), self._most_bytes())
         return request.request, request.status, self._paused, held, _figures(request)
+
+    def _most_bytes(self) -> int:
+        """Of any engine. From the state that is drawn: it changes while this is hidden, and is drawn before `show`."""
+        return max(((e.cache_bytes or 0) + (e.host_bytes or 0) for e in self._whole.engines.values()), default=0)
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         engine, color = self._state, palette.engine_color(self.engine)
@@ -97,15 +103,15 @@ class Podium(Lines):
         device, host = engine.cache_bytes or 0, engine.host_bytes or 0
         color = palette.engine_color(self.engine)
         strong, plain = palette.style(color, bold=True), palette.style(palette.now.foreground)
-        change = figures.change(device, self._paged_bytes)
+        change = figures.change(device, paged_bytes(self._whole, self.engine))
         right: list[Piece] = [(change, palette.style(palette.now.foreground, bold=True))] if change else []
         left: list[Piece] = [("KV ", plain), (figures.size(device), strong)]
         if host:
             left.append((f"  ▒ host {figures.size(host)}", palette.style(color)))
         if pieces_len(left) + pieces_len(right) + 1 > width:
             left = left[:2]
-        shown = max(1, self._most_bytes)
-        solid = max(round(device / shown * width), bool(device))
+        shown = max(1, self._most_bytes())
+        solid = min(width, max(round(device / shown * width), bool(device)))
         hatched = min(width - solid, max(round(host / shown * width), bool(host)))
         track = palette.style(palette.now.faint)
         bar: list[Piece] = [("█" * solid, strong), ("▒" * hatched, palette.style(color))]
