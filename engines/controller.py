@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engines.errors import mib
 from engines.events import ENGINE_LABELS
+from engines.sizes import size
 
 # Tasks that a single lost fact spoils. From this probability of one of them on, nothing is to be lost.
 EXACT_TASKS = ("lookup", "reasoning")
@@ -53,13 +53,13 @@ def decide(
     known = {task: share for task, share in tasks.items() if not exact or task in EXACT_TASKS}
     task = max(known, key=known.__getitem__, default="chat")
     order = [engine for engine in (EXACT_ORDER if exact else TOLERANT_ORDER) if engine in needs]
-    free = "" if free_bytes is None else f", {mib(free_bytes)} free"
+    free = "" if free_bytes is None else f", {size(free_bytes)} free"
     asked = f"{task} in {tokens:,} tokens{free}"
     for place, engine in enumerate(order):
         if _fits(needs[engine], free_bytes, free_host_bytes):
             return Choice(engine, f"{asked}: {_reason(engine, order[:place], needs, free_bytes)}")
     least = min(order, key=lambda engine: (needs[engine].device_bytes, needs[engine].host_bytes))
-    return Choice(least, f"{asked}: nothing fits, and {name(least)} needs least, {mib(needs[least].device_bytes)}")
+    return Choice(least, f"{asked}: nothing fits, and {name(least)} needs least, {size(needs[least].device_bytes)}")
 
 
 def name(engine: str) -> str:
@@ -74,9 +74,9 @@ def _fits(need: Need, free_bytes: int | None, free_host_bytes: int | None) -> bo
 
 
 def _reason(engine: str, refused: list[str], needs: Mapping[str, Need], free_bytes: int | None) -> str:
-    needed = mib(needs[engine].device_bytes)
+    needed = size(needs[engine].device_bytes)
     if not refused:
         return f"{name(engine)} fits, with {needed}"
     tight = [other for other in refused if free_bytes is not None and needs[other].device_bytes > free_bytes]
-    too_much = " and ".join(f"{name(other)} would need {mib(needs[other].device_bytes)}" for other in tight)
+    too_much = " and ".join(f"{name(other)} would need {size(needs[other].device_bytes)}" for other in tight)
     return f"{too_much or 'host memory is short'}, so {name(engine)} {_WHY[engine.rstrip('+')]}"

@@ -16,10 +16,11 @@ from engines.answering import Answering
 from engines.caches.base import Cache, CacheView, HeadsView
 from engines.caches.infinigen import InfiniGenCache
 from engines.caches.paged import PagedCache
-from engines.errors import BadRequest, OutOfMemory, mib
+from engines.errors import BadRequest, OutOfMemory
 from engines.sampling import sample
 from engines.scheduler import CHUNK_TOKENS, Scheduler
 from engines.sequence import Sampling, Sequence, Span, Step
+from engines.sizes import size
 
 SURPRISAL_ROWS = 128  # logits at a time: a vocabulary is wide
 
@@ -401,8 +402,8 @@ class Engine(Answering):
     def _failed(self, sequence: Sequence, fault: OutOfMemory) -> None:
         reached = max(sequence.computed, len(sequence.tokens))
         detail = (
-            f"out of {fault.what} at {reached:,} tokens: needs {mib(fault.needed_bytes)} for {fault.kind} "
-            f"beside {mib(fault.used_bytes)} in use, cap {mib(fault.cap_bytes)}"
+            f"out of {fault.what} at {reached:,} tokens: needs {size(fault.needed_bytes)} for {fault.kind} "
+            f"beside {size(fault.used_bytes)} in use, cap {size(fault.cap_bytes)}"
         )
         self._outcome(sequence, "device_oom" if fault.tier == "device" else "error", detail)
 

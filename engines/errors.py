@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engines.sizes import size
+
 
 class KvtuiError(Exception):
     """A fault of input or surroundings: shown as one line, exit code 2, never a traceback."""
@@ -38,8 +40,8 @@ class OutOfMemory(KvtuiError):
     def __init__(self, kind: str, needed_bytes: int, used_bytes: int, cap_bytes: int) -> None:
         self.kind, self.needed_bytes, self.used_bytes, self.cap_bytes = kind, needed_bytes, used_bytes, cap_bytes
         super().__init__(
-            f"out of {self.what}: needs {mib(needed_bytes)} for {kind} with {mib(used_bytes)} in use, "
-            f"cap {mib(cap_bytes)}"
+            f"out of {self.what}: needs {size(needed_bytes)} for {kind} with {size(used_bytes)} in use, "
+            f"cap {size(cap_bytes)}"
         )
 
 
@@ -53,12 +55,3 @@ class HostOutOfMemory(OutOfMemory):
 
 class DiskFull(OutOfMemory):
     tier = "disk"
-
-
-def mib(size_bytes: int) -> str:
-    """Bytes as people read them in memory messages, in MiB (GiB from 10 GiB up, KiB below one MiB)."""
-    if size_bytes >= 10 << 30:
-        return f"{size_bytes / (1 << 30):,.1f} GiB"
-    if size_bytes < 1 << 20:
-        return f"{size_bytes / (1 << 10):,.0f} KiB"
-    return f"{size_bytes / (1 << 20):,.0f} MiB"

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
-from engines.errors import ModelUnavailable, mib
+from engines.errors import ModelUnavailable
+from engines.sizes import size
 
 Progress = Callable[[str, float | None], None]
 """Told what is being done, and how far (0..1, None when unknown); perhaps from another thread."""
@@ -56,7 +57,7 @@ def require_space(folder: Path, needed_bytes: int, purpose: str) -> None:
     if free < needed_bytes:
         shown = root() if folder.is_relative_to(root()) else folder
         raise ModelUnavailable(
-            f"disk full: {purpose} needs {mib(needed_bytes)} in {shown}, where {mib(free)} are free; "
+            f"disk full: {purpose} needs {size(needed_bytes)} in {shown}, where {size(free)} are free; "
             "make room, or set KVTUI_CACHE to a folder on another disk"
         )
 

@@ -148,7 +148,7 @@ class Race:
                     request=self.request,
                     outcome="device_oom",
                     prompt_tokens=n,
-                    detail=f"out of device memory at {n:,} tokens: needs 604 MiB for scores, cap 512 MiB",
+                    detail=f"out of device memory at {n:,} tokens: needs 633 MB for scores, cap 537 MB",
                 )
                 return
         first_s = clock_s

@@ -76,12 +76,12 @@ def test_a_fact_is_not_risked_on_a_guess() -> None:
 
 def test_reasons_say_what_was_weighed() -> None:
     reason = decide(sure("lookup"), 3071, NEEDS, 64 * MIB).reason
-    assert reason == "lookup in 3,071 tokens, 64 MiB free: paged would need 72 MiB, so InfiniGen+ keeps every fact"
-    assert decide(sure("chat"), 20, NEEDS, None).reason == "chat in 20 tokens: paged fits, with 72 MiB"
+    assert reason == "lookup in 3,071 tokens, 67.1 MB free: paged would need 75.5 MB, so InfiniGen+ keeps every fact"
+    assert decide(sure("chat"), 20, NEEDS, None).reason == "chat in 20 tokens: paged fits, with 75.5 MB"
     reason = decide(sure("chat"), 20, NEEDS, 64 * MIB).reason
     assert reason == (
-        "chat in 20 tokens, 64 MiB free: paged would need 72 MiB, so H2O+ keeps the pace and may lose a fact"
+        "chat in 20 tokens, 67.1 MB free: paged would need 75.5 MB, so H2O+ keeps the pace and may lose a fact"
     )
     reason = decide(sure("reasoning"), 20, NEEDS, 64 * MIB, 10 * MIB).reason
-    assert "paged would need 72 MiB, so H2O+" in reason
-    assert "nothing fits, and InfiniGen needs least, 12 MiB" in decide(sure("code"), 20, NEEDS, MIB).reason
+    assert "paged would need 75.5 MB, so H2O+" in reason
+    assert "nothing fits, and InfiniGen needs least, 12.6 MB" in decide(sure("code"), 20, NEEDS, MIB).reason

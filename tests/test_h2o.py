@@ -156,7 +156,7 @@ def test_eager_scores_are_charged_and_their_lack_is_an_outcome() -> None:
     engine = engines.create_engine("h2o", model, device_memory_bytes=model.weights_bytes + scores // 2)
     result = engine.generate(prompt(length), 4)
     assert result.outcome == "device_oom"
-    assert "at 600 tokens: needs 8 MiB for scores" in result.detail
+    assert "at 600 tokens: needs 8.64 MB for scores" in result.detail
     assert engine.memory().device_bytes.keys() == {"weights"}
     assert engine.generate(prompt(100), 4, ignore_eos=True).outcome == "ok"
     roomy = engines.create_engine("h2o", model).generate(prompt(length), 1)

@@ -15,7 +15,7 @@ from tests.scripted_source import ScriptedSource
 from tests.synthetic import Race, started
 from tests.test_app import screen_text, shows, until
 
-REASON = "lookup in 512 tokens, 64 MiB free: paged would need 72 MiB, so InfiniGen+ keeps every fact"
+REASON = "lookup in 512 tokens, 67.1 MB free: paged would need 75.5 MB, so InfiniGen+ keeps every fact"
 LIKE = {"vllm": "vllm", "h2o": "h2o", "h2o+": "h2o", "infinigen": "infinigen", "infinigen+": "infinigen"}
 
 
@@ -82,7 +82,7 @@ def test_the_choice_is_for_the_request_that_is_shown() -> None:
     said = race("vllm", "hybrid")
     state.apply_all(said)
     for height in (3, 4):
-        assert "→ InfiniGen+: lookup in 512 tokens, 64 MiB free: paged w" in drawn(state, "hybrid", height)
+        assert "→ InfiniGen+: lookup in 512 tokens, 67.1 MB free: paged" in drawn(state, "hybrid", height)
         assert "→" not in drawn(state, "vllm", height)
     state.engines["hybrid"].decision = events.Decision(request=7, choice="vllm", reason="of another")
     assert "→" not in drawn(state, "hybrid", 4)

@@ -138,7 +138,7 @@ def test_a_disk_that_fills_during_the_download_is_named_as_the_cause(tmp_path, m
 def test_too_little_space_is_found_before_the_download(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 99, 1 << 20))
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert f"disk full: the default model needs 370 MiB in {tmp_path / 'scratch'}, where 1 MiB are free" in failure(
+    assert f"disk full: the default model needs 388 MB in {tmp_path / 'scratch'}, where 1.05 MB are free" in failure(
         tmp_path
     )
 
