@@ -27,6 +27,7 @@ def test_the_shipped_scripts_can_be_played() -> None:
         names[name] = known.title
         Player(known, _configure_race)
     assert names == {
+        "anchors": "A fact brought back",
         "forgetting": "Watch a fact being forgotten",
         "gap": "Closing the 17× gap",
         "out-of-memory": "Out of memory at 10K",
@@ -183,7 +184,7 @@ async def test_the_app_leaves_after_the_script_if_it_was_told_so() -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        (["play", "no-such"], 'no script "no-such"; shipped are forgetting, gap, out-of-memory'),
+        (["play", "no-such"], 'no script "no-such"; shipped are anchors, forgetting, gap, out-of-memory'),
         (["play", "no-such.toml"], "cannot read no-such.toml"),
         (["play", "forgetting"], "here is no terminal"),
         (["serve", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1:8000"),
