@@ -226,6 +226,7 @@ class Engine(Answering):
         device, host = self.device_pool, self.host_pool
         disk = self.cache.around.disk.pool if self.cache.around.disk else None
         slots, filled = 0, 0
+        anchors = [s.held.anchors for s in self._sequences() if self.cache.learns and s.held is not None]
         for sequence in self._sequences():
             slots += len(sequence.table) * 16
             filled += getattr(sequence.held, "count", sequence.computed) if sequence.table else 0
@@ -248,6 +249,8 @@ class Engine(Answering):
             prefix_hit_tokens=getattr(self.cache, "prefix_hit_tokens", 0),
             disk_bytes={kind: size for kind, size in disk.bytes_by_kind.items() if size} if disk else {},
             disk_cap_bytes=disk.cap_bytes if disk else None,
+            anchors=sum(int(a.pinned.sum()) for a in anchors) if self.cache.learns else None,
+            anchors_left_out=sum(a.left_out for a in anchors),
         )
 
     def transfer(self) -> events.Transfer:

@@ -156,7 +156,8 @@ class Heads(Event, frozen=True, kw_only=True, omit_defaults=True):
 class Memory(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes in use by tier and kind ("weights", "kv", "partial keys", "staging", "scores", ...), with peaks and caps.
     `disk_bytes` is what lies below the host. `kv_peak_bytes` are the KV entries' own peaks. Blocks are the paged
-    arena's; `waste` is the share of allocated KV slots that hold nothing."""
+    arena's; `waste` is the share of allocated KV slots that hold nothing. `anchors` positions are protected from
+    eviction (None where none ever is), `anchors_left_out` early ones found no room among them."""
 
     device_bytes: dict[str, int]
     host_bytes: dict[str, int]
@@ -174,6 +175,8 @@ class Memory(Event, frozen=True, kw_only=True, omit_defaults=True):
     prefix_hit_tokens: int = 0
     disk_bytes: dict[str, int] = {}
     disk_cap_bytes: int | None = None
+    anchors: int | None = None
+    anchors_left_out: int = 0
 
 
 class Transfer(Event, frozen=True, kw_only=True, omit_defaults=True):

@@ -74,11 +74,12 @@ class CacheScreen(Dismissable[None]):
         self._focused_layer: int | None = None
         self._turn = self._turn_before = 0
         self._title, self._box, self._ruler, self._inspector = CacheTitle(), Vertical(), Ruler(), Inspector()
+        self._legend = Legend()
 
     def compose(self) -> ComposeResult:
         yield self._title
         yield Vertical(self._box, self._ruler, self._inspector)
-        yield Legend()
+        yield self._legend
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -130,6 +131,7 @@ class CacheScreen(Dismissable[None]):
         for picture in pictures:
             picture.show(self._state.engines.get(picture.engine), self._view, self._tokens, self._cursor_in(picture))
         self._title.show(self._state, self._view, self._tokens)
+        self._legend.show(self._state)
         self._ruler.show(self._view, self._tokens)
         self._inspector.show(self._state, self._place() if self._tokens else None)
 

@@ -19,7 +19,7 @@ from kvtui import figures
 from kvtui.connecting import connecting
 from kvtui.literal import literal, one_line
 from kvtui.source import Restored, Source, SourceEndedError
-from kvtui.state import RunState
+from kvtui.state import EngineState, RequestState, RunState
 from kvtui.trace import TraceReader, TraceWriter
 
 _WIDTH = 100
@@ -171,7 +171,25 @@ def _row(state: RunState, outcome: Outcome) -> dict[str, Any]:
         "d2h_bytes": outcome.d2h_bytes,
         "outcome": outcome.outcome,
         "detail": outcome.detail,
+        **_improved(engine, request),
     }
+
+
+def _improved(engine: EngineState, request: RequestState) -> dict[str, Any]:
+    """What improvements came to, where they were at work: a baseline's row has none of it."""
+    memory, traffic = engine.memory, request.traffic
+    told: dict[str, Any] = {}
+    if memory is not None and memory.anchors is not None:
+        told |= {"anchors": memory.anchors, "anchors_left_out": memory.anchors_left_out}
+    if traffic.hit_rate is not None:
+        told |= {
+            "hit_rate": traffic.hit_rate,
+            "saved_bytes": traffic.saved_bytes,
+            "hidden_share": traffic.hidden_share,
+        }
+    if engine.disk_bytes:
+        told["disk_bytes"] = engine.disk_bytes
+    return told
 
 
 def _report(state: RunState, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class RaceScreen(Screen[None]):
         self.jumped = False  # the next state does not follow from the last: figures have to jump at once, too
         self.header, self._splash = Header(config), Splash(config.model, config.engines)
         self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
-        self.captions, self.composer = CaptionBar(), Composer()
+        self._legend, self.captions, self.composer = Legend(), CaptionBar(), Composer()
 
     def compose(self) -> ComposeResult:
         yield self.header
@@ -131,6 +131,7 @@ class RaceScreen(Screen[None]):
 
     def _show_rest(self) -> None:
         self._verdict.show(self._state)
+        self._legend.show(self._state)
         self.captions.show(self._state)
         if self.has_class("-narrow"):
             self._label_tabs()
@@ -142,8 +143,8 @@ class RaceScreen(Screen[None]):
         tabs = Tabs(*(Tab(self._label(engine), id=f"tab-{index}") for index, engine in enumerate(engines)))
         tabs.can_focus = False
         self._divide(len(engines))
-        columns = [Column(engine, self._number(engine)) for engine in engines]
-        await race.mount(tabs, Horizontal(*columns, id="columns"), Legend())
+        columns, self._legend = [Column(engine, self._number(engine)) for engine in engines], Legend()
+        await race.mount(tabs, Horizontal(*columns, id="columns"), self._legend)
         self._columns = columns
         self._splash.display, race.display = False, True
         before, self.active = self.active, ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines import events
 from kvtui.history import History
+from kvtui.traffic import Traffic
 
 if TYPE_CHECKING:
     from kvtui.cache_state import CacheState
@@ -43,6 +44,7 @@ class RequestState:
     outcome: events.Outcome | None = None
     differs: list[bool] = field(default_factory=list)  # token by token, against the paged engine's
     first_difference: int | None = None
+    traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def ttft_s(self) -> float | None:
@@ -130,6 +132,10 @@ class EngineState:
     @property
     def host_bytes(self) -> int | None:
         return None if self.memory is None else sum(self.memory.host_bytes.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        return 0 if self.memory is None else sum(self.memory.disk_bytes.values())
 
 
 @dataclass
@@ -314,6 +320,8 @@ class RunState:
     def _on_transfer(self, event: events.Transfer) -> None:
         engine = self.engine_for(event)
         engine.transfer = event
+        if engine.current is not None and engine.current.tokens:
+            engine.current.traffic.add(event)
         history = engine.transfer_history
         total = event.h2d_total_bytes + event.d2h_total_bytes
         before = total - event.h2d_bytes - event.d2h_bytes

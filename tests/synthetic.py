@@ -187,8 +187,8 @@ class Race:
                     h2d_total_bytes=moved[0],
                     d2h_total_bytes=moved[1],
                     span_s=clock_s - last_transfer_s,
-                    busy_s=0.09,
-                    hidden_s=0.05,
+                    busy_s=0.09 if pending else 0.0,
+                    hidden_s=0.05 if pending else 0.0,
                     measured=False,
                 )
                 last_transfer_s, pending = clock_s, 0

@@ -172,6 +172,8 @@ def test_more_anchors_than_fit_are_ranked_by_surprisal_and_counted() -> None:
     limit = int(0.2 * 96)
     assert int(anchors.pinned.sum()) == limit
     assert anchors.left_out == 160 - limit
+    assert (engine.memory().anchors, engine.memory().anchors_left_out) == (limit, 160 - limit)
+    assert made(prefill="chunked").memory().anchors is None
     assert anchors.pinned[:4].all()
 
 

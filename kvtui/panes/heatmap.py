@@ -11,7 +11,7 @@ from kvtui import figures, palette
 from kvtui.cache_view import position_at, rows_for, source_at
 from kvtui.inspection import Place
 from kvtui.messages import Pointed
-from kvtui.panes.lines import Lines, Piece, joined, rule
+from kvtui.panes.lines import Lines, Piece, joined, pieces_len, rule
 from kvtui.panes.podium import presented
 from kvtui.state import EngineState, RunState
 
@@ -33,7 +33,7 @@ class Heatmap(Lines):
 
     def key(self) -> Any:
         cache = self._state.cache if self._state is not None else None
-        return (id(cache), cache.version, self._scale_tokens) if cache is not None else None
+        return (id(cache), cache.version, self._scale_tokens, self._anchors()) if cache is not None else None
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim = palette.style(palette.now.dim)
@@ -42,7 +42,7 @@ class Heatmap(Lines):
         label = "layers × positions" if width >= 34 else "layers"
         if presented(self):
             label, scale = "what the cache holds" if width >= 24 else "cache", ""
-        lines = [rule([(label, dim)], [(scale, dim)] if scale else [], width)]
+        lines = [rule(self._title(label, width - len(scale) - 3), [(scale, dim)] if scale else [], width)]
         picture_lines = height - 1
         if cache is None or picture_lines < 1:
             return lines
@@ -51,6 +51,30 @@ class Heatmap(Lines):
         picture = raster.rasterize(cache, rows_for(cache.layers, picture_lines), width, self._scale_tokens)
         color = palette.engine_color(self.engine)
         return lines + [paint(line, color) for line in raster.mark(picture)]
+
+    def _title(self, label: str, width: int) -> list[Piece]:
+        """What the picture is of; where there is room, or instead, how many positions are anchors."""
+        dim = palette.style(palette.now.dim)
+        pinned, left_out = self._anchors()
+        if pinned is None:
+            return [(label, dim)]
+        style = palette.style(palette.now.anchor, bold=True)
+        glyph, count = palette.GLYPHS[KvState.ANCHOR], f"{pinned:,} anchors"
+        without = f"{count}, {left_out:,} left out" if left_out else count
+        wordings: list[list[Piece]] = [
+            [(f"{label}  ", dim), (f"{glyph} {without}", style)],
+            [(f"{glyph} {without}", style)],
+            [(f"{label}  ", dim), (f"{glyph} {count}", style)],
+            [(f"{glyph} {count}", style)],
+            [(count, style)],
+        ]
+        fitting = (wording for wording in wordings if pieces_len(wording) <= width)
+        return next(fitting, [(f"{glyph} {pinned:,}", style)])
+
+    def _anchors(self) -> tuple[int | None, int]:
+        """Positions that are protected (None where none ever is), and early ones that found no room among them."""
+        memory = self._state.memory if self._state is not None else None
+        return (None, 0) if memory is None else (memory.anchors, memory.anchors_left_out)
 
     def on_click(self, event: events.Click) -> None:
         """Asks for the place to be looked at closely. The line above the picture is all layers."""

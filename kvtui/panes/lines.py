@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -101,10 +102,19 @@ def to_strip(pieces: Iterable[Piece], width: int) -> Strip:
 def spread(left: list[Piece], right: list[Piece], width: int, fill: Piece = (" ", PLAIN)) -> list[Piece]:
     """`left` and `right` at the ends of a line; what does not fit is cut from the left part."""
     gap = width - pieces_len(left) - pieces_len(right)
-    if gap < 1:
-        room = max(0, width - pieces_len(right) - 1)
-        return [*to_pieces(to_strip(left, room)), (" ", PLAIN), *right]
+    if gap < bool(right):
+        right = [(" ", PLAIN), *right] if right else []
+        return [*to_pieces(to_strip(left, max(0, width - pieces_len(right)))), *right]
     return [*left, (fill[0] * gap, fill[1]), *right]
+
+
+def ends(left: list[list[Piece]], right: list[list[Piece]], width: int) -> list[Piece]:
+    """As `spread`, in the least terse wordings that fit beside each other. Each side has its own, from the longest on;
+    they give way in turn, the right one first."""
+    places = sorted(product(range(len(left)), range(len(right))), key=lambda place: (sum(place), place))
+    worded = [(left[i], right[j]) for i, j in places]
+    fits = (pair for pair in worded if pieces_len(pair[0]) + pieces_len(pair[1]) + bool(pair[1]) <= width)
+    return spread(*next(fits, worded[-1]), width)
 
 
 def rule(label: list[Piece], facts: list[Piece], width: int) -> list[Piece]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from engines.events import KvState
 from kvtui import figures, palette
 from kvtui.panes import graph
-from kvtui.panes.lines import Lines, Piece, rule, spread
+from kvtui.panes.lines import Lines, Piece, ends, rule
 from kvtui.panes.window import time_scale
 from kvtui.state import EngineState, RunState
 from kvtui.verdict import paged_bytes
 
-WIDE = 90
+NARROW, WIDE = 28, 90
+_DISK = palette.GLYPHS[KvState.DISK]
 
 
 class MemoryGraph(Lines):
@@ -19,7 +21,7 @@ class MemoryGraph(Lines):
         super().__init__(**arguments)
         self.engine = engine
         self._state: EngineState | None = None
-        self._all: list[tuple[str, str, int, int]] = []  # label, colour, bytes on device and host, of every engine
+        self._all: list[tuple[str, str, int, int, int]] = []  # of every engine: label, colour, bytes by tier
         self._reference = 0
         self._scale = 1.0
         self._span_s = 2.0
@@ -28,7 +30,8 @@ class MemoryGraph(Lines):
         self._state = state.engines.get(self.engine)
         self._reference = paged_bytes(state, self.engine)
         self._all = [
-            (e.label, palette.engine_color(e.id), e.cache_bytes or 0, e.host_bytes or 0) for e in state.engines.values()
+            (e.label, palette.engine_color(e.id), e.cache_bytes or 0, e.host_bytes or 0, e.disk_bytes)
+            for e in state.engines.values()
         ]
         self._scale = figures.ceiling(max((e.memory_history.top for e in state.engines.values()), default=0.0))
         self._span_s = time_scale(state)
@@ -48,17 +51,20 @@ class MemoryGraph(Lines):
         strong = palette.style(color, bold=True)
         now, host = engine.cache_bytes or 0, engine.host_bytes or 0
         change = figures.change(now, self._reference) if now or self._reference else ""
-        facts: list[Piece] = [("█ device ", palette.style(color)), (figures.size(now), strong)]
+        facts: list[Piece] = [
+            ("█ device " if width >= NARROW else "█ ", palette.style(color)),
+            (figures.size(now), strong),
+        ]
         if change:
             facts.append((f" {change}", palette.style(palette.now.foreground, bold=True)))
-        label = "KV memory" if width >= 34 or not change else "KV"
+        label = "KV memory" if width >= 34 or (not change and width >= NARROW) else "KV"
         if height == 1 and width >= WIDE:
             facts = self._legend()
         elif height < 4 and host and width >= WIDE // 2:
-            facts += [("  ", dim), self._host(host)]
+            facts += [("  ", dim), *self._below(engine)[0]]
         lines = [rule([(label, dim)], facts, width)]
         if height >= 4:
-            lines.append(self._totals(engine, host, width))
+            lines.append(self._totals(engine, width))
         rows = height - len(lines)
         if rows > 0:
             columns: list[tuple[float, float] | None] = []
@@ -73,27 +79,34 @@ class MemoryGraph(Lines):
     def _legend(self) -> list[Piece]:
         """Every engine's figures, for the plot of all of them below."""
         pieces: list[Piece] = []
-        for label, color, device, host in self._all:
+        for label, color, device, host, disk in self._all:
             pieces.append((f"  █ {label} {figures.size(device)}", palette.style(color, bold=True)))
             if host:
                 pieces.append((f" ⠒ host {figures.size(host)}", palette.style(color)))
+            if disk:
+                pieces.append((f" {_DISK} disk {figures.size(disk)}", palette.style(color)))
         return pieces
 
-    def _totals(self, engine: EngineState, host: int, width: int) -> list[Piece]:
-        """The device's whole bill: weights and transients too, and the cap when there is one."""
+    def _totals(self, engine: EngineState, width: int) -> list[Piece]:
+        """The device's whole bill: weights and transients too, and the cap when there is one. Then what is below."""
         dim = palette.style(palette.now.dim)
         assert engine.memory is not None
         memory = engine.memory
-        total = f"in all {figures.size(sum(memory.device_bytes.values()))}"
+        used = figures.size(sum(memory.device_bytes.values()))
+        total = f"in all {used}"
         if memory.device_cap_bytes is not None:
-            total = f"{total.removeprefix('in all ')} of {figures.size(memory.device_cap_bytes)} cap"
+            total = f"{used} of {figures.size(memory.device_cap_bytes)} cap"
         peak = f", peak {figures.size(memory.device_peak_bytes)}"
-        if width >= len(total) + len(peak) + (16 if host else 0):
-            total += peak
-        facts: list[Piece] = []
-        if host:
-            facts = [self._host(host)]
-        return spread([(total, dim)], facts, width)
+        return ends([[(text, dim)] for text in (total + peak, total, used, "")], self._below(engine), width)
 
-    def _host(self, host: int) -> Piece:
-        return f"▒ host {figures.size(host)}", palette.style(palette.engine_color(self.engine), bold=True)
+    def _below(self, engine: EngineState) -> list[list[Piece]]:
+        """The tiers below the device, as far as they are in use, in more words and in fewer."""
+        style = palette.style(palette.engine_color(self.engine), bold=True)
+        host, disk = figures.size(engine.host_bytes or 0), figures.size(engine.disk_bytes)
+        if engine.disk_bytes:
+            return [
+                [(f"▒ host {host}  {_DISK} disk {disk}", style)],
+                [(f"▒ {host} {_DISK} disk {disk}", style)],
+                [(f"▒ {host} {_DISK} {disk}", style)],
+            ]
+        return [[(f"▒ host {host}", style)]] if engine.host_bytes else [[]]

@@ -7,9 +7,10 @@ from typing import Any
 
 from kvtui import figures, palette
 from kvtui.panes import graph
-from kvtui.panes.lines import Lines, Piece, pieces_len, rule
+from kvtui.panes.lines import Lines, Piece, ends, pieces_len, rule
 from kvtui.panes.window import time_scale
 from kvtui.state import EngineState, RunState
+from kvtui.traffic import Traffic
 
 RATE_WINDOW_S = 1.0
 
@@ -22,6 +23,7 @@ class TransferGraph(Lines):
         self._span_s = 2.0
         self._measured = False
         self._scale = 1.0
+        self._foresight = False  # of any engine: then all give a line to it, as graphs are as tall in every column
 
     def show(self, state: RunState) -> None:
         self._state = state.engines.get(self.engine)
@@ -30,13 +32,14 @@ class TransferGraph(Lines):
         self._measured = link is not None and link.measured
         # The link's own speed is the full height for everyone.
         self._scale = link.bytes_per_s if link is not None and link.bytes_per_s > 0 else 1.0
+        self._foresight = any(map(_foresees, state.engines.values()))
         self.redraw()
 
     def key(self) -> Any:
         engine = self._state
         if engine is None or engine.transfer is None:
             return None
-        return engine.transfer_history.version, self._span_s, self._scale, self._measured
+        return engine.transfer_history.version, self._span_s, self._scale, self._measured, self._foresight
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
@@ -61,14 +64,7 @@ class TransferGraph(Lines):
             now = [(figures.rate(moved / window_s), strong)]
         lines = [rule(label, now, width)]
         if height >= 3:
-            lines.append(
-                [
-                    ("↑", strong),
-                    (f" {figures.size(transfer.h2d_total_bytes)} to device   ", dim),
-                    ("↓", strong),
-                    (f" {figures.size(transfer.d2h_total_bytes)}", dim),
-                ]
-            )
+            lines += self._told(engine, width)[: height - 2]
         rows = height - len(lines)
         if rows > 0:
             step_s = self._span_s / width
@@ -80,6 +76,41 @@ class TransferGraph(Lines):
             lines += graph.stacked(columns, rows, self._scale, color)
         return lines
 
+    def _told(self, engine: EngineState, width: int) -> list[list[Piece]]:
+        """What moved since the run began; and in the present answer, what of it nobody had to wait for, and what did
+        not have to move. As many lines in every column."""
+        assert engine.transfer is not None
+        dim, strong = palette.style(palette.now.dim), palette.style(palette.engine_color(self.engine), bold=True)
+        up, down = (figures.size(b) for b in (engine.transfer.h2d_total_bytes, engine.transfer.d2h_total_bytes))
+        traffic = engine.current.traffic if engine.current is not None else Traffic()
+        up_only: list[Piece] = [("↑", strong), (f" {up}", dim)]
+        moved: list[list[Piece]] = [
+            [("↑", strong), (f" {up} to device   ", dim), ("↓", strong), (f" {down}", dim)],
+            [*up_only, ("  ", dim), ("↓", strong), (f" {down}", dim)],
+            up_only,
+        ]
+        hidden: list[list[Piece]] = [[]]
+        if (share := traffic.hidden_share) is not None:
+            percent = (_percent(share), strong)
+            hidden = [[percent, (" of transfer time hidden", dim)], [percent, (" hidden", dim)]]
+        lines = [ends(moved, hidden, width)]
+        if not self._foresight:
+            return lines
+        if (rate := traffic.hit_rate) is None:
+            return [*lines, []]
+        percent = (_percent(rate), strong)
+        wanted = figures.size(traffic.saved_bytes + traffic.fetched_bytes)
+        saved = (figures.size(traffic.saved_bytes), strong)
+        hits: list[list[Piece]] = [
+            [percent, (" of selected entries on the device already", dim)],
+            [percent if rate < 1 else ("all", strong), (" hit", dim)],
+        ]
+        spared: list[list[Piece]] = [
+            [saved, (f" of {wanted} saved", dim)],
+            [saved, (" saved", dim)],
+        ]
+        return [*lines, ends(hits, spared, width)]
+
     def _label(self, name: str) -> list[Piece]:
         """What is modelled says so, in the pane's title."""
         measured = "measured" if self._measured else "modelled"
@@ -87,3 +118,16 @@ class TransferGraph(Lines):
             (f"{name} ", palette.style(palette.now.dim)),
             (measured, palette.style(palette.now.dim, italic=True)),
         ]
+
+
+def _foresees(engine: EngineState) -> bool:
+    """Whether it keeps entries on the device for the next step, as far as is known."""
+    request = engine.current
+    return engine.knobs.get("prefetch") == "predictive" or (
+        request is not None and request.traffic.hit_rate is not None
+    )
+
+
+def _percent(share: float) -> str:
+    """Whole ones; only what is all of it is 100 %."""
+    return f"{round(share * 100) if share >= 1 else min(99, round(share * 100))} %"

@@ -10,7 +10,7 @@ from engines.events import ENGINE_LABELS, Decision, Prefill
 from kvtui import figures, palette
 from kvtui.literal import one_line
 from kvtui.panes import graph
-from kvtui.panes.lines import Lines, Piece, spread
+from kvtui.panes.lines import Lines, Piece, ends, spread
 from kvtui.state import PAGED, EngineState, RequestState, RunState
 
 _STATES = {
@@ -81,9 +81,12 @@ class Vitals(Lines):
         first = spread(
             state, [(f"{speed:>5}", palette.style(palette.now.foreground, bold=True)), (" tok/s", dim)], width
         )
-        latencies = spread(
-            [("TTFT ", dim), (figures.seconds(request.ttft_s if request is not None else None), strong)],
-            [("TPOT ", dim), (f"{figures.seconds(request.tpot_s if request is not None else None):>7}", strong)],
+        ttft, tpot = (
+            (figures.seconds(request.ttft_s), figures.seconds(request.tpot_s)) if request is not None else ("–", "–")
+        )
+        latencies = ends(
+            [[("TTFT ", dim), (ttft, strong)], [(ttft, strong)]],
+            [[("TPOT ", dim), (f"{tpot:>7}", strong)], [("TPOT ", dim), (tpot, strong)]],
             width,
         )
         progress, decision = self._progress(request, color, width), self._decision(request)
@@ -128,16 +131,18 @@ class Vitals(Lines):
         dim = palette.style(palette.now.dim)
         if request is None:
             return []
-        count = f"{request.prompt_tokens:,} + {len(request.tokens):,} tokens"
+        count = f"{request.prompt_tokens:,} + {len(request.tokens):,}"
+        counts = [[(f"{count} tokens", dim)], [(count, dim)]]
         if self.engine == PAGED:
-            return spread([(count, dim)], [("the reference", dim)], width)
+            return ends(counts, [[("the reference", dim)], []], width)
         if request.first_difference is not None:
-            where = f"≠ differs from token {request.first_difference + 1:,} on"
-            return spread([(where, palette.style(palette.now.background, palette.now.error, bold=True))], [], width)
+            mark = palette.style(palette.now.background, palette.now.error, bold=True)
+            where = f"from token {request.first_difference + 1:,} on"
+            return ends([[(f"≠ differs {where}", mark)], [(f"≠ {where}", mark)]], [[]], width)
         if not request.differs:
-            return [(count, dim)]
-        same = f"= same as paged, {len(request.differs):,} tokens"
-        return [(same, palette.style(palette.now.good, bold=True))]
+            return ends(counts, [[]], width)
+        same, good = f"{len(request.differs):,} tokens", palette.style(palette.now.good, bold=True)
+        return ends([[(f"= same as paged, {same}", good)], [(f"= same, {same}", good)]], [[]], width)
 
 
 def _stage(request: RequestState) -> str:
