@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
-from engines.events import ENGINE_LABELS
 from kvtui import figures
 from kvtui.literal import one_line, question
+from kvtui.names import chosen
 from kvtui.state import PAGED, EngineState, RequestState, RunState
 
 HOLD_S = 3.0  # as long as it takes to read one
 TITLE_CHARACTERS = 60
 
-# What makes a word of the answer a fact of the document, and when a fact counts as gone.
+# What makes a word of the answer a fact of the document, and when hardly anything or most of a fact is left.
 RARE_MOST = 3  # times in the document
 SHORT_BELOW = 3  # characters
-GONE_BELOW, KEPT_FROM = 0.1, 0.5  # of layers × heads
+FADED_BELOW, KEPT_FROM = 0.1, 0.5  # of layers × heads
 
 _WORDS = re.compile(r"\w+(?:['’-]\w+)*")
 _COUNTS = {2: "Both", 3: "All three", 4: "All four", 5: "All five", 6: "All six"}
@@ -82,10 +82,9 @@ def _reading(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:
 
 
 def _decided(engine: EngineState, request: RequestState) -> Iterator[Caption]:
-    decision = engine.decision
-    if decision is not None and decision.request == request.request and request.outcome is None:
-        choice = ENGINE_LABELS.get(decision.choice, decision.choice)
-        text = f"{engine.label} chose {one_line(choice)}: {one_line(decision.reason)}"
+    if request.decision is not None and request.outcome is None:
+        choice, reason = chosen(request.decision)
+        text = f"{engine.label} chose {choice}: {reason}"
         yield Caption(f"decided {engine.id} {request.request}", text, 62, engine.id, stage=text)
 
 
@@ -119,10 +118,12 @@ def _dropped(engine: EngineState, paged: EngineState | None) -> Iterator[Caption
     dropped = f"{engine.label} dropped {cache.evicted_tokens:,.0f} of {cache.tokens:,} tokens in each layer"
     fact = lost_fact(engine, paged) if paged is not None and paged is not engine else None
     told, importance, stage = "", 50, ""
-    if fact is not None and fact.share < GONE_BELOW:
-        told, importance, stage = f": “{fact.word}” is among them", 80, "gone"
+    if fact is not None and not fact.share:
+        told, importance, stage = f": “{fact.word}” is among them", 82, "gone"
     elif fact is not None and fact.share < KEPT_FROM:
-        told, importance, stage = f": of “{fact.word}” {fact.share:.0%} is left", 75, "thinned"
+        left = figures.percents([fact.share])[0]
+        importance, stage = (80, "faded") if fact.share < FADED_BELOW else (75, "thinned")
+        told = f": of “{fact.word}” {left} is left"
     elif fact is not None:
         told, importance, stage = f", but kept “{fact.word}”", 55, "kept"
     yield Caption(f"dropped {engine.id}", dropped + told, importance, engine.id, stage)
@@ -174,7 +175,7 @@ def lost_fact(engine: EngineState, paged: EngineState) -> Fact | None:
 
 
 def _grade(share: float) -> int:
-    return (share >= GONE_BELOW) + (share >= KEPT_FROM)
+    return (share >= FADED_BELOW) + (share >= KEPT_FROM)
 
 
 def _candidates(answer: RequestState) -> list[str]:

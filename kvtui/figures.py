@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Sequence
 
 from engines.sizes import size as size
 
@@ -49,6 +50,23 @@ def share(part: float) -> str:
         return "<0.0001 %"
     magnitude = math.floor(math.log10(percent))
     return f"{percent:.{max(0, min(4, 2 - magnitude))}f} %"
+
+
+def percents(parts: Sequence[float]) -> list[str]:
+    """Parts of 1 as whole percents: they add up to 100 where the parts are all there is. Neither 0 nor 100 for what is
+    not quite that: "<1 %", ">99 %"."""
+    exact = [100 * part for part in parts]
+    whole = [math.floor(value) for value in exact]
+    by_rest = sorted(range(len(parts)), key=lambda at: whole[at] - exact[at])
+    for at in by_rest[: round(sum(exact)) - sum(whole)]:
+        whole[at] += 1
+    return [_percent(part, value) for part, value in zip(parts, whole, strict=True)]
+
+
+def _percent(part: float, value: int) -> str:
+    if value < 1 and part > 0:
+        return "<1 %"
+    return ">99 %" if value == 100 and part < 1 - 1e-9 else f"{value} %"
 
 
 _STEPS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)

@@ -114,11 +114,20 @@ def test_the_code_word_is_among_them() -> None:
     assert texts(forgetting(["marigold"]))[0] == "H2O dropped 1 of 31 tokens in each layer: “marigold” is among them"
 
 
+def test_a_little_that_is_left_is_said() -> None:
+    """What is still on the device in one head of one layer was not dropped there."""
+    state = forgetting(["marigold"])
+    cache = state.engines["h2o"].cache
+    assert cache is not None
+    cache.cells[0, np.flatnonzero(cache.cells[0] & 7 == int(KvState.EVICTED))] = int(KvState.DEVICE) | 10 << 3
+    assert texts(state)[0] == "H2O dropped 1 of 31 tokens in each layer: of “marigold” 8 % is left"
+
+
 def test_the_code_word_was_kept() -> None:
     assert "H2O dropped 1 of 31 tokens in each layer, but kept “marigold”" in texts(forgetting(["storm"]))
 
 
-@pytest.mark.parametrize(("layers", "said"), [(1, ": of “marigold” 25% is left"), (3, ", but kept “marigold”")])
+@pytest.mark.parametrize(("layers", "said"), [(1, ": of “marigold” 25 % is left"), (3, ", but kept “marigold”")])
 def test_the_code_word_is_thinned_out(layers: int, said: str) -> None:
     state = forgetting(["marigold"])
     cache = state.engines["h2o"].cache

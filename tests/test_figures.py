@@ -47,6 +47,14 @@ def test_change_against_a_reference() -> None:
     assert figures.change(5, 0) == ""
 
 
+def test_percents_add_up_and_hide_nothing() -> None:
+    assert figures.percents([1 / 3, 1 / 3, 1 / 3]) == ["34 %", "33 %", "33 %"]
+    assert figures.percents([0.997, 0.003]) == [">99 %", "<1 %"]
+    assert figures.percents([0.0, 1.0]) == ["0 %", "100 %"]
+    assert figures.percents([0.255]) == ["26 %"]
+    assert figures.percents([]) == []
+
+
 def test_clock_never_shows_sixty_seconds() -> None:
     assert figures.clock(59.96) == "01:00.0"
     assert figures.clock(72.44) == "01:12.4"
