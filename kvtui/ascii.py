@@ -21,8 +21,8 @@ _SIGNS = {
     **{"▁": "_", "▂": "_", "▃": "o", "▄": "o", "▅": "o", "▆": "#", "▇": "#", "▒": ":", "▓": "#", "▔": "-"},
     **{"▏": "|", "▎": "|", "▍": "|", "▌": "|", "▋": "#", "▊": "#", "▉": "#", "▐": "|", "▕": "|"},
     # states, keys, punctuation
-    **{"●": "*", "○": "o", "◔": "%", "◌": "o", "■": "#", "◼": "#", "✓": "+", "✖": "x", "×": "x", "▶": ">", "▸": ">"},
-    **{"‖": '"', "≠": "!", "›": ">", "‹": "<", "»": ">", "«": "<", "▤": "=", "…": ".", "•": "*", "§": "S", "¶": "P"},
+    **{"●": "*", "○": "o", "◔": "~", "◌": "o", "■": "#", "◼": "#", "✓": "+", "✖": "x", "×": "x", "▶": ">", "▸": ">"},
+    **{"‖": "|", "≠": "!", "›": ">", "‹": "<", "»": ">", "«": "<", "▤": "=", "…": ".", "•": "*", "§": "S", "¶": "P"},
     **{"↓": "v", "←": "<", "→": ">", "⇄": "=", "↔": "-", "↕": "|", "⏎": "<", "⌫": "<", "▲": "^", "▼": "v", "◀": "<"},
     **{"‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "-", "―": "-", "−": "-", "±": "~", "≈": "~", "≤": "<", "≥": ">"},
     **{"“": '"', "”": '"', "„": '"', "‟": '"', "‘": "'", "’": "'", "‚": ",", "‛": "'", "′": "'", "″": '"'},
@@ -69,15 +69,14 @@ def _look(character: str) -> str:
 
 
 def _of_box(name: str) -> str:
-    """Heavy and double lines stay apart from light ones: a heavy border is the focus."""
-    heavy = "HEAVY" in name or "DOUBLE" in name
+    """Heavy lines as light ones: "#" and "=" are the bars' and the pictures'."""
     across = any(word in name for word in ("HORIZONTAL", "LEFT", "RIGHT"))
     down = any(word in name for word in ("VERTICAL", "UP", "DOWN"))
     if "DIAGONAL" in name:
         return "X" if "CROSS" in name else "/" if "UPPER RIGHT TO LOWER LEFT" in name else "\\"
     if across and down:
-        return "#" if heavy else "+"
-    return ("=" if heavy else "-") if across else ("#" if heavy else "|")
+        return "+"
+    return "-" if across else "|"
 
 
 _TABLE = _Table()

@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Footer
+from textual.widgets import Static
 
 from engines.commands import Command, Focus
 from kvtui import cache_view
@@ -21,6 +21,7 @@ from kvtui.overlaid import Dismissable
 from kvtui.panes.cache_picture import CachePicture, gutter
 from kvtui.panes.cache_title import CacheTitle
 from kvtui.panes.inspector import Inspector
+from kvtui.panes.key_footer import KeyFooter
 from kvtui.panes.legend import Legend
 from kvtui.panes.ruler import Ruler
 from kvtui.state import EngineState, RunState
@@ -39,24 +40,24 @@ class CacheScreen(Dismissable[None]):
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (30, "-normal")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,c", "dismiss", "Back", key_display="esc"),
-        Binding("left", "move(-1)", "Cursor", key_display="← → ↑ ↓"),
+        Binding("left", "move(-1)", "Move", key_display="← →"),
         Binding("right", "move(1)", "Right", show=False),
         Binding("up", "row(-1)", "Up", show=False),
         Binding("down", "row(1)", "Down", show=False),
         Binding("plus,equals_sign", "zoom_in(1)", "Zoom", key_display="+ −"),
         Binding("minus", "zoom_in(-1)", "Zoom out", show=False),
-        Binding("shift+left,pageup", "pan(-1)", "Pan", key_display="⇧← ⇧→"),
+        Binding("shift+left,pageup", "pan(-1)", "Pan", key_display="⇧← →"),
         Binding("shift+right,pagedown", "pan(1)", "Pan right", show=False),
         Binding("home", "place(0)", "First position", show=False),
         Binding("end,f", "follow", "Follow", key_display="f"),
         Binding("m", "mode", "Heads"),
         Binding("left_square_bracket", "layer(-1)", "Layer", key_display="[ ]"),
         Binding("right_square_bracket", "layer(1)", "Next layer", show=False),
-        Binding("l", "log", "Log/linear"),
-        Binding("tab", "next_engine(1)", "Next engine", show=False),
+        Binding("l", "log", "Log"),
+        Binding("tab", "next_engine(1)", "Engine"),
         Binding("shift+tab", "next_engine(-1)", "Engine before", show=False),
         *(Binding(str(n), f"only({n})", f"Engine {n} only", show=False) for n in range(1, 10)),
-        Binding("a", "only(0)", "Engines", key_display="tab a"),
+        Binding("a", "only(0)", "All engines", show=False),
     ]
 
     def __init__(
@@ -80,7 +81,7 @@ class CacheScreen(Dismissable[None]):
         yield self._title
         yield Vertical(self._box, self._ruler, self._inspector)
         yield self._legend
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.set_interval(QUIET_S, self._catch_up)

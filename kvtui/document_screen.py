@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.widgets import Footer
 
 from engines.commands import Command, Focus
 from kvtui.fading import RESCUED, Kind
@@ -19,6 +18,7 @@ from kvtui.overlaid import Dismissable
 from kvtui.panes.document import DocumentPane
 from kvtui.panes.document_header import DocumentHeader, DocumentLegend
 from kvtui.panes.inspector import Inspector
+from kvtui.panes.key_footer import KeyFooter
 from kvtui.panes.search_bar import SearchBar
 from kvtui.reading import ALL, Reading
 from kvtui.state import RunState
@@ -38,11 +38,11 @@ class DocumentScreen(Dismissable[None]):
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (30, "-normal")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,d", "dismiss", "Back", key_display="esc"),
-        Binding("tab", "next_engine(1)", "Engine", key_display="tab a"),
+        Binding("tab", "next_engine(1)", "Engine"),
         Binding("shift+tab", "next_engine(-1)", "Engine before", show=False),
         *(Binding(str(n), f"choose({n})", f"Engine {n}", show=False) for n in range(1, 10)),
         Binding("a", "choose(0)", "All engines", show=False),
-        Binding("left", "move(-1)", "Token", key_display="← → ↑ ↓"),
+        Binding("left", "move(-1)", "Move", key_display="← →"),
         Binding("right", "move(1)", "Next token", show=False),
         Binding("up", "move_lines(-1)", "Up", show=False),
         Binding("down", "move_lines(1)", "Down", show=False),
@@ -55,7 +55,7 @@ class DocumentScreen(Dismissable[None]):
         Binding("slash", "search", "Search", key_display="/"),
         Binding("left_square_bracket", "layer(-1)", "Layer", key_display="[ ]"),
         Binding("right_square_bracket", "layer(1)", "Next layer", show=False),
-        Binding("m", "mask", "Letters/dots"),
+        Binding("m", "mask", "Dots"),
     ]
 
     def __init__(
@@ -82,7 +82,7 @@ class DocumentScreen(Dismissable[None]):
         yield self._inspector
         yield self._legend
         yield self._search_bar
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self._look)

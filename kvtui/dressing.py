@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.app import App
+from textual.binding import Binding
 from textual.filter import LineFilter
 
-from kvtui import palette
+from kvtui import palette, spelling
 from kvtui.looks import Look
 
 
@@ -23,12 +24,17 @@ class Dressing(App[None]):
     def _show_look(self) -> None:
         """Everything is drawn anew by Textual, with the palette that is there by then."""
         palette.use(self.look.palette)
+        spelling.use(self.look.ascii)
         self.register_theme(palette.now.theme())
         self.theme = palette.now.name
         self.set_class(not self.look.colors, "-mono")
+        self.set_class(self.look.ascii, "-ascii")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return self.look.filters(super().get_line_filters())
+
+    def get_key_display(self, binding: Binding) -> str:
+        return spelling.keys(super().get_key_display(binding))
 
     def action_theme(self) -> None:
         if not self.look.colors:

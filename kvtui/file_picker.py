@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from kvtui import figures
+from kvtui import figures, spelling
 from kvtui.literal import one_line
 from kvtui.overlaid import Dialog
 
@@ -57,7 +57,7 @@ class FilePicker(Dialog[Path | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = " Open a text file "
-            box.border_subtitle = " ↑ ↓ choose · tab complete · ⏎ open · Esc "
+            box.border_subtitle = spelling.keys(" ↑ ↓ choose · tab complete · ⏎ open · Esc ")
             yield Input(os.path.join(self._start, ""), select_on_focus=False, compact=True)
             names = OptionList(markup=False)
             names.can_focus = False

@@ -14,6 +14,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from kvtui import spelling
 from kvtui.overlaid import Dialog
 
 Keys = Sequence[tuple[str, str]]  # keys, and what they do
@@ -65,7 +66,7 @@ DOCUMENT_KEYS = (
 CACHE_KEYS = (
     ("← → ↑ ↓", "the cursor: positions, and layers or heads; a click moves it, too"),
     ("+  −", "zoom; the wheel does it, too"),
-    ("⇧← ⇧→", "pan; page keys do it, too"),
+    ("⇧← →", "pan; page keys do it, too"),
     ("home", "the first position"),
     ("f  end", "follow the newest token"),
     ("m", "the KV heads of one layer, and all layers"),
@@ -107,7 +108,7 @@ class HelpScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as scroll:
-            scroll.border_title, scroll.border_subtitle = " Help ", " ↑ ↓ scroll · esc back "
+            scroll.border_title, scroll.border_subtitle = " Help ", spelling.keys(" ↑ ↓ scroll · esc back ")
             for title, lines in self._blocks:
                 yield Static(Content(title), classes="title")
                 yield Static(_side_by_side(lines))
@@ -119,7 +120,8 @@ class HelpScreen(Dialog[None]):
 def _side_by_side(lines: Keys) -> Table:
     """What does not fit into its line goes on beneath itself, not beneath the keys."""
     table = Table.grid(padding=(0, 3, 0, 0))
-    table.add_column(width=max(cell_len(keys) for block in (KEYS, NOTES, lines) for keys, _ in block), style="bold")
+    widest = max(cell_len(spelling.keys(keys)) for block in (KEYS, NOTES, lines) for keys, _ in block)
+    table.add_column(width=widest, style="bold")
     for keys, what in lines:
-        table.add_row(Text(keys), Text(what))
+        table.add_row(Text(spelling.keys(keys)), Text(spelling.keys(what)))
     return table

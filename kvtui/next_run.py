@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engines.commands import WorkerConfig
+from kvtui import spelling
 from kvtui.improvements import IMPROVEMENTS
 from kvtui.names import name_of
 from kvtui.state import RunState
@@ -61,7 +62,7 @@ class NextRun:
         found = []
         before = self.budget_of(state)
         if self.budget is not None and self.budget != before:
-            found.append(f"budget {before:.2f} → {self.budget:.2f}")
+            found.append(spelling.arrows(f"budget {before:.2f} → {self.budget:.2f}"))
         if "engines" in self._asked:
             found += [f"+{name_of(e)}" for e in self.engines if e not in state.engines]
             found += [f"−{name_of(e)}" for e in state.engines if e not in self.engines]

@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
 from textual.screen import Screen
-from textual.widgets import Footer, Static, Tab, Tabs
+from textual.widgets import Static, Tab, Tabs
 
 from engines.commands import WorkerConfig
 from kvtui import figures, palette
@@ -21,6 +21,7 @@ from kvtui.panes.caption import CaptionBar
 from kvtui.panes.column import Column
 from kvtui.panes.composer import AskInput, Composer
 from kvtui.panes.header import Header
+from kvtui.panes.key_footer import KeyFooter
 from kvtui.panes.legend import Legend
 from kvtui.panes.prompts import Prompts
 from kvtui.panes.splash import Splash
@@ -73,7 +74,7 @@ class RaceScreen(Screen[None]):
         yield self._verdict
         yield self.captions
         yield self.composer
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyFooter()
 
     @property
     def _engines(self) -> list[str]:

@@ -39,8 +39,9 @@ class ReplayApp(KvtuiApp):
     """Shows what `source` plays."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Document and cache have brackets of their own: there, the angle ones.
-        Binding("left_square_bracket,less_than_sign", f"seek(-{SEEK_S})", "Seek", key_display="[ ]"),
+        # Square brackets too, but document and cache have those for themselves.
+        Binding("less_than_sign", f"seek(-{SEEK_S})", "Seek", key_display="< >"),
+        Binding("left_square_bracket", f"seek(-{SEEK_S})", "Back", show=False),
         Binding("right_square_bracket,greater_than_sign", f"seek({SEEK_S})", "Forward", show=False),
         Binding("left_curly_bracket", "speed(0.5)", "Speed", key_display="{ }"),
         Binding("right_curly_bracket", "speed(2)", "Faster", show=False),

@@ -34,8 +34,8 @@ def test_width_stays_with_joiners_and_selectors(text: str) -> None:
     ("text", "shown"),
     [
         ("╭─ 1 ─╮", "+- 1 -+"),
-        ("┏━ 1 ━┓", "#= 1 =#"),
-        ("│┃║", "|##"),
+        ("┏━ 1 ━┓", "+- 1 -+"),
+        ("│┃║", "|||"),
         ("▁▂▃▄▅▆▇█", "__ooo###"),
         ("“Größe” – naïve…", '"Grose" - naive.'),
         ("−70 % · 3.3×", "-70 % . 3.3x"),

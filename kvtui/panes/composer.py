@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from engines.errors import BadRequest
+from kvtui import spelling
 from kvtui.documents import PASTED, Document, dropped_paths, may_be_dropped, read_documents
 from kvtui.messages import Asked
 
@@ -165,5 +166,5 @@ class Composer(Horizontal):
 
     def _label_chip(self) -> None:
         document = self._document
-        label = f"▤ {document.label(self._context_limit)} · ⌫" if document else ""
+        label = f"▤ {document.label(self._context_limit)} · {spelling.keys('⌫')}" if document else ""
         self.query_one("#chip", Static).update(label)

@@ -21,8 +21,8 @@ class SearchBar(Horizontal):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,down", "step(1)", "Next", key_display="⏎ ↓", priority=True),
-        Binding("up", "step(-1)", "Before", key_display="↑"),
-        Binding("escape", "close", "Close search", key_display="esc"),
+        Binding("up", "step(-1)", "Before", key_display="↑", priority=True),
+        Binding("escape", "close", "Close", key_display="esc"),
     ]
 
     class Searched(Message):
