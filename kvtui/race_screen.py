@@ -31,7 +31,8 @@ from kvtui.state import RunState
 
 QUIET_S = 1 / 4  # without events for so long, all figures are brought up to date
 
-WIDE_FROM, COLUMN_FROM = 100, 24  # cells of the screen, and of a column where there are many
+# Cells of the screen, and of a column where there are many: from when on they are side by side, and with air around.
+WIDE_FROM, COLUMN_FROM, AIRY_COLUMN_FROM = 100, 24, 32
 
 
 class RaceScreen(Screen[None]):
@@ -168,9 +169,11 @@ class RaceScreen(Screen[None]):
     def _divide(self, columns: int) -> None:
         """Side by side as long as each column has room to be read, else one at a time, with tabs."""
         wide = max(WIDE_FROM, COLUMN_FROM * columns)
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (wide, "-wide")]
+        airy = max(wide, AIRY_COLUMN_FROM * columns)
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (wide, "-dense"), (airy, "-wide")]
         self.set_class(self.size.width < wide, "-narrow")
-        self.set_class(self.size.width >= wide, "-wide")
+        self.set_class(wide <= self.size.width < airy, "-dense")
+        self.set_class(self.size.width >= airy, "-wide")
 
     def _engine_of(self, tab: Tab) -> str:
         """Empty for a tab of columns that are gone, or not there yet."""

@@ -45,6 +45,7 @@ class RequestState:
     differs: list[bool] = field(default_factory=list)  # token by token, against the paged engine's
     first_difference: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
+    decision: events.Decision | None = None  # of an engine that chooses among others
 
     @property
     def ttft_s(self) -> float | None:
@@ -118,7 +119,6 @@ class EngineState:
     transfer: events.Transfer | None = None
     transfer_history: History = field(default_factory=History)  # (bytes so far, both directions)
     cache: CacheState | None = None
-    decision: events.Decision | None = None
 
     @property
     def current(self) -> RequestState | None:
@@ -331,7 +331,7 @@ class RunState:
         history.add(event.clock_s, float(total))
 
     def _on_decision(self, event: events.Decision) -> None:
-        self.engine_for(event).decision = event
+        self._request(self.engine_for(event), event.request).decision = event
 
     def _on_outcome(self, event: events.Outcome) -> None:
         request = self._request(self.engine_for(event), event.request)

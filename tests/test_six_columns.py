@@ -9,6 +9,7 @@ from textual.widgets import Tabs
 from engines import commands, events
 from kvtui import captions
 from kvtui.app import KvtuiApp
+from kvtui.panes.stream import Stream
 from kvtui.panes.vitals import Vitals
 from kvtui.state import RunState
 from tests.scripted_source import ScriptedSource
@@ -84,7 +85,8 @@ def test_the_choice_is_for_the_request_that_is_shown() -> None:
     for height in (3, 4):
         assert "→ InfiniGen+: lookup in 512 tokens, 67.1 MB free: paged" in drawn(state, "hybrid", height)
         assert "→" not in drawn(state, "vllm", height)
-    state.engines["hybrid"].decision = events.Decision(request=7, choice="vllm", reason="of another")
+    state.apply(replace(Race(1).submitted(), engine="hybrid"))
+    state.apply(events.Status(engine="hybrid", state="prefill", request=1))
     assert "→" not in drawn(state, "hybrid", 4)
 
 
@@ -95,3 +97,50 @@ def test_the_choice_is_told_to_an_audience() -> None:
             break
         state.apply(event)
     assert any(caption.text == f"Hybrid chose InfiniGen+: {REASON}" for caption in captions.captions(state))
+
+
+def told(state: RunState, width: int, height: int = 9) -> list[str]:
+    """The text's lines in the hybrid engine's column."""
+    stream = Stream("hybrid")
+    stream.show(state)
+    return ["".join(text for text, _ in line) for line in stream.draw(width, height)]
+
+
+@pytest.mark.parametrize("width", [24, 36])
+def test_the_reason_is_whole_before_the_answer_where_the_figures_have_no_room_for_it(width: int) -> None:
+    state = RunState()
+    for event in race("vllm", "hybrid"):
+        if isinstance(event, events.Token) and event.engine == "hybrid" and event.index == 2:
+            break
+        state.apply(event)
+        if isinstance(event, events.Prefill) and event.engine == "hybrid":
+            reading = told(state, width)
+            assert " ".join(line.strip() for line in reading).startswith(f"→ InfiniGen+: {REASON}")
+            assert reading[-1].endswith("word?")  # the prompt is there, too
+    assert " ".join(line.strip() for line in told(state, width)) == f"→ InfiniGen+: {REASON} The code▌"
+    assert told(state, 120) == ["The code▌"]  # above it stands the reason already
+
+
+def test_a_request_that_moves_says_so_before_what_it_has_said() -> None:
+    state = RunState()
+    state.apply_all(race("vllm", "hybrid"))
+    assert any(line.startswith("→ InfiniGen+: lookup") for line in told(state, 36, 40))
+    state.apply(events.Decision(engine="hybrid", request=0, choice="h2o", reason="host memory was short after all"))
+    lines = told(state, 36, 40)
+    assert lines[:2] == ["→ H2O: host memory was short after", "all"]
+    assert lines[2].startswith("The code word")
+    assert not any("lookup" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [24, 34])
+def test_no_figure_is_cut(width: int) -> None:
+    state = RunState()
+    state.apply_all(race("vllm", "h2o", "infinigen"))
+    state.engines["h2o"].requests[0].first_difference = 1233
+    assert "from token 1,234 on" in drawn(state, "h2o", 4, width)
+    assert "512 + 30" in drawn(state, "vllm", 4, width)
+    for engine in ("vllm", "h2o", "infinigen"):
+        lines = drawn(state, engine, 4, width).split("\n")
+        assert all(len(line) <= width for line in lines)
+        assert " s " in lines[2]
+        assert lines[2].endswith(" ms")

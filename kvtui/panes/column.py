@@ -22,6 +22,8 @@ from kvtui.panes.transfer import TransferGraph
 from kvtui.panes.vitals import Vitals
 from kvtui.state import RunState
 
+THIN = 28  # cells; there a title has none to spare
+
 
 class Column(Vertical, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,9 +53,11 @@ class Column(Vertical, can_focus=True):
         """What people can read only so fast."""
         engine = state.engines.get(self.engine)
         audience = presented(self)
-        if engine is not None and (engine.label, engine.knobs, audience) != self._named:
-            self._named = engine.label, dict(engine.knobs), audience
-            self.border_title = Content(f" {self.number} {one_line(engine.label)} ")  # a string would be markup
+        thin = self.size.width < THIN
+        if engine is not None and (engine.label, engine.knobs, audience, thin) != self._named:
+            self._named = engine.label, dict(engine.knobs), audience, thin
+            title = f"{self.number} {one_line(engine.label)}"
+            self.border_title = Content(title if thin else f" {title} ")  # a string would be markup
             self.border_subtitle = Content("" if audience else one_line(", ".join(_knobs(engine.knobs))))
         for pane in (self._vitals, self._podium, self._memory, self._heatmap, self._transfer):
             pane.show(state)
@@ -62,6 +66,8 @@ class Column(Vertical, can_focus=True):
 
     async def zoom(self, zoomed: bool, state: RunState) -> None:
         """With a plot of all engines when zoomed. plotext is imported only then."""
+        if not self.is_attached:  # on its way out
+            return
         if zoomed and self._plot is None:
             from kvtui.panes.comparison import Comparison
 

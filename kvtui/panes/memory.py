@@ -97,7 +97,8 @@ class MemoryGraph(Lines):
         if memory.device_cap_bytes is not None:
             total = f"{used} of {figures.size(memory.device_cap_bytes)} cap"
         peak = f", peak {figures.size(memory.device_peak_bytes)}"
-        return ends([[(text, dim)] for text in (total + peak, total, used, "")], self._below(engine), width)
+        terse = "" if engine.disk_bytes else used
+        return ends([[(text, dim)] for text in (total + peak, total, terse)], self._below(engine), width)
 
     def _below(self, engine: EngineState) -> list[list[Piece]]:
         """The tiers below the device, as far as they are in use, in more words and in fewer."""

@@ -14,6 +14,7 @@ from engines.events import ENGINE_LABELS
 from kvtui import palette
 from kvtui.inspection import paged_text
 from kvtui.literal import literal, one_line, quoted, spoken
+from kvtui.names import chosen
 from kvtui.panes.lines import Lines, Piece, joined
 from kvtui.state import EngineState, RequestState, RunState
 
@@ -111,6 +112,7 @@ class Stream(Lines):
         self._state: EngineState | None = None
         self._wrapped = Wrapped(1)
         self._taken: list[tuple[int, int]] = []  # (request, tokens) that are in `_wrapped`, in order
+        self._reasons: list[str] = []  # what is said of each of these requests before its answer
         self._read, self._reading = -1, ""  # the request that is being read, and how its prompt ends
         self._back = 0  # lines that the view is scrolled back from the end
         self._first = 0  # the line that is at the top
@@ -118,7 +120,9 @@ class Stream(Lines):
     def show(self, state: RunState) -> None:
         self._whole, self._state = state, state.engines.get(self.engine)
         current = self._state.current if self._state is not None else None
-        if current is not None and current.request != self._read:
+        if current is None:
+            self._read, self._reading = -1, ""
+        elif current.request != self._read:
             prompt = next((p for p in state.prompts if p.request == current.request), None)
             self._read, self._reading = current.request, prompt.text[-READING_CHARACTERS:] if prompt is not None else ""
         self.redraw()
@@ -165,7 +169,7 @@ class Stream(Lines):
 
     def key(self) -> Any:
         marks = [
-            (r.request, len(r.tokens), len(r.differs), r.first_difference, r.status, r.outcome is None)
+            (r.request, len(r.tokens), len(r.differs), r.first_difference, r.status, r.outcome is None, id(r.decision))
             for r in self._requests()
         ]
         return marks, self._back
@@ -174,8 +178,9 @@ class Stream(Lines):
         requests = self._requests()
         self._take(requests, width)
         lines, ending = self._text_lines(), self._ending(width)
-        if not lines and not ending:
-            return self._prompt_lines(width, height)
+        if not ending and not any(r.tokens or r.follow_up for r in requests):
+            told = [[(run.text, self._style(run, None)) for run in trimmed(line)] for line in lines]
+            return told + self._prompt_lines(width, max(0, height - len(told)))
         first = self._first = max(0, len(lines) + len(ending) - height - self._back)
         by_number = {r.request: r for r in requests}
         shown = [
@@ -195,7 +200,8 @@ class Stream(Lines):
         words = Wrapped(width)
         words.add("… " + spoken(self._reading) if self._reading else "", -1, self._read)
         quiet = palette.style(palette.now.dim, italic=True)
-        return [[("".join(run.text for run in line), quiet)] for line in words.lines[-height:]]
+        shown = words.lines[max(0, len(words.lines) - height) :]
+        return [[("".join(run.text for run in line), quiet)] for line in shown]
 
     def _requests(self) -> list[RequestState]:
         state = self._state
@@ -204,14 +210,18 @@ class Stream(Lines):
     def _take(self, requests: list[RequestState], width: int) -> None:
         """Wraps what is new, or everything when it is not the same conversation or width any more."""
         now = [(r.request, len(r.tokens)) for r in requests]
-        if self._wrapped.width != width or not self._grows(now):
+        reasons = [_reason(r, width) for r in requests]
+        if self._wrapped.width != width or not self._grows(now) or reasons[: len(self._reasons)] != self._reasons:
             self._wrapped, self._taken, self._back = Wrapped(width), [], 0
+        self._reasons = reasons
         for index, request in enumerate(requests):
             begun = index < len(self._taken)
             if not begun and request.follow_up:
                 if self._wrapped.lines != [[]]:
                     self._wrapped.add("\n", -1, request.request)
                 self._wrapped.add(f"› {one_line(request.title)}\n", -1, request.request)
+            if not begun and reasons[index]:
+                self._wrapped.add(f"{reasons[index]}\n", -1, request.request)
             for token in range(self._taken[index][1] if begun else 0, len(request.tokens)):
                 text = request.texts[token]
                 self._wrapped.add(text.lstrip() if token == 0 else text, token, request.request)
@@ -250,3 +260,12 @@ class Stream(Lines):
                 return palette.style(palette.now.background, palette.now.error, bold=True)
             return palette.style(palette.now.error, underline=True)
         return palette.style(palette.now.foreground)
+
+
+def _reason(request: RequestState, width: int) -> str:
+    """Why an engine that chooses among others chose that one; empty where the line of figures has room for it."""
+    if request.decision is None:
+        return ""
+    engine, reason = chosen(request.decision)
+    text = f"→ {engine}: {reason}"
+    return text if cell_len(text) > width else ""

@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.style import Style
 
-from engines.events import ENGINE_LABELS, Decision, Prefill
+from engines.events import Decision, Prefill
 from kvtui import figures, palette
-from kvtui.literal import one_line
+from kvtui.names import chosen
 from kvtui.panes import graph
 from kvtui.panes.lines import Lines, Piece, ends, spread
 from kvtui.state import PAGED, EngineState, RequestState, RunState
@@ -66,7 +66,7 @@ class Vitals(Lines):
             len(request.tokens),
             len(request.differs),
             request.outcome is None,
-            id(self._decision(request)),
+            id(request.decision),
             figures.ceiling(self._top_speed),
         )
 
@@ -89,7 +89,7 @@ class Vitals(Lines):
             [[("TPOT ", dim), (f"{tpot:>7}", strong)], [("TPOT ", dim), (tpot, strong)]],
             width,
         )
-        progress, decision = self._progress(request, color, width), self._decision(request)
+        progress, decision = self._progress(request, color, width), request.decision if request is not None else None
         reading = request is not None and request.status in ("queued", "prefill")
         if decision is not None:  # takes the place of what says least at the time
             chosen = self._chosen(decision, strong, width)
@@ -99,16 +99,9 @@ class Vitals(Lines):
             del lines[2 if (request is not None and request.status == "prefill") or decision is not None else 1]
         return lines
 
-    def _decision(self, request: RequestState | None) -> Decision | None:
-        """What an engine that chooses among others has chosen for this request."""
-        decision = self._state.decision if self._state is not None else None
-        if decision is None or request is None or decision.request != request.request:
-            return None
-        return decision
-
     def _chosen(self, decision: Decision, strong: Style, width: int) -> list[Piece]:
-        label = f"→ {one_line(ENGINE_LABELS.get(decision.choice, decision.choice))}"
-        reason = f": {one_line(decision.reason)}"
+        engine, reason = chosen(decision)
+        label, reason = f"→ {engine}", f": {reason}"
         room = max(0, width - len(label))
         if len(reason) > room:
             reason = reason[: max(0, room - 1)].rstrip() + "…" * (room > 0)
@@ -132,7 +125,10 @@ class Vitals(Lines):
         if request is None:
             return []
         count = f"{request.prompt_tokens:,} + {len(request.tokens):,}"
-        counts = [[(f"{count} tokens", dim)], [(count, dim)]]
+        worded = [f"{count} tokens", count]
+        if before := request.first_position:  # the conversation's, with which they fill the context
+            worded = [f"{before:,} before + {count} tokens", f"{before:,} + {count} tokens", f"{before:,} + {count}"]
+        counts = [[(words, dim)] for words in worded]
         if self.engine == PAGED:
             return ends(counts, [[("the reference", dim)], []], width)
         if request.first_difference is not None:
@@ -152,7 +148,8 @@ def _stage(request: RequestState) -> str:
         return f"0 of {request.prompt_tokens:,}"
     if _at_once(prefill):
         return f"layer {prefill.layers_done} of {prefill.layers_total}"
-    return f"{round(share_read(request) * prefill.tokens_total):,} of {prefill.tokens_total:,}"
+    what = "context " if request.first_position else ""
+    return f"{what}{round(share_read(request) * prefill.tokens_total):,} of {prefill.tokens_total:,}"
 
 
 def share_read(request: RequestState) -> float:
