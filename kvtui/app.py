@@ -23,8 +23,9 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from engines import commands, events
+from kvtui.command_palette import Commands
 from kvtui.connecting import Connect, connecting
-from kvtui.dressing import Dressing
+from kvtui.ending import Ending
 from kvtui.help_screen import HelpScreen
 from kvtui.improvements import IMPROVEMENTS
 from kvtui.inspection import Place
@@ -49,7 +50,8 @@ FRAME_S = 1 / 10
 GC_EVERY_OBJECTS = 20_000
 PREPARE_AFTER_S = 1.0  # the first figures are on the screen
 BUDGET_STEP = 0.05
-NOTICES = 3  # at a time: more would cover what the engines say
+NOTICES, NOTICES_WHERE_SHORT = 3, 1  # at a time: more would cover what the engines say
+SHORT = 14  # lines; with fewer, an answer's end is close to the last
 TYPED_ACTIONS = {
     "pause",
     "step",
@@ -71,11 +73,12 @@ TYPED_ACTIONS = {
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
 
 
-class KvtuiApp(Dressing):
+class KvtuiApp(Ending):
     """`config` is what the worker starts with, `connect` makes its source, for this race and any other; `source`
     replaces the worker (a trace, another machine, a test)."""
 
     TITLE = "kvtui"
+    AFTER_THE_END = "press w to start it again"  # what can be done when the source has ended
     CSS_PATH = Path(__file__).with_name("app.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "Pause"),
@@ -268,7 +271,8 @@ class KvtuiApp(Dressing):
     @on(Notify)
     def _make_room(self) -> None:
         """For a notice that comes: the oldest go."""
-        for old in list(self._notifications)[: 1 - NOTICES]:
+        most = NOTICES_WHERE_SHORT if self.size.height < SHORT else NOTICES
+        for old in list(self._notifications)[: 1 - most or None]:
             self._unnotify(old, refresh=False)
 
     @on(SourceEnded)
@@ -281,7 +285,7 @@ class KvtuiApp(Dressing):
             log = getattr(self.source, "log_path", None)
             where = f" · log: {log}" if log is not None else ""
             cause = one_line(reason or message.reason)
-            self.race.banner(f"✖ {cause} — press w to start it again{where}")
+            self.race.banner(f"✖ {cause} — {self.AFTER_THE_END}{where}")
         await self.refresh_race()
 
     def _follows_up(self) -> bool:
@@ -306,10 +310,14 @@ class KvtuiApp(Dressing):
 
     def _handle_exception(self, error: Exception) -> None:
         """A fault of the command palette ends the palette, not the race."""
-        if not is_of_option_list(error) or not self.is_running:
+        if not is_of_option_list(error) or not self.is_running or self.leaving:
             super()._handle_exception(error)
         else:
             self.call_later(self._end_palette)  # the list itself handles no messages any more
+
+    def action_command_palette(self) -> None:
+        if not CommandPalette.is_open(cast(App[object], self)):
+            self.push_screen(Commands())
 
     async def _end_palette(self) -> None:
         if CommandPalette.is_open(cast(App[object], self)):
@@ -317,8 +325,12 @@ class KvtuiApp(Dressing):
             self.notify("The list of commands was not ready yet: ctrl+p opens it again.", markup=False)
 
     async def action_quit(self) -> None:
+        self.leave()
+
+    def leave(self) -> None:
         """A model that never came is a fault of input, here as without a screen."""
-        self.exit(None, 2 if self.ended and self.state.started is None else 0)
+        if not self.leaving:
+            self.exit(None, 2 if self.ended and self.state.started is None else 0)
 
     def action_pause(self) -> None:
         self.source.send(commands.Resume() if self.state.status == "paused" else commands.Pause())
@@ -438,7 +450,16 @@ class KvtuiApp(Dressing):
 
     def action_help(self) -> None:
         if not is_open(self, HelpScreen):
-            self.push_screen(HelpScreen(own=getattr(self.screen, "KEYS", ())))
+            self.push_screen(HelpScreen(own=getattr(self.screen, "KEYS", ()), engines=self._engine_keys()))
+
+    def _engine_keys(self) -> list[tuple[str, str]]:
+        """Number keys, and whom they stand for."""
+        keys = []
+        for number, engine in enumerate(self.catalogue, 1):
+            there = engine in self.state.engines or self.state.started is None
+            name = one_line(events.ENGINE_LABELS.get(engine, engine))
+            keys.append((str(number), name if there else f"{name}, not in this run"))
+        return keys
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Everything that has a key, and Textual's own; not its themes: engine colours are chosen for this one."""

@@ -1,8 +1,8 @@
 """The `kvtui` command. Imports here stay light, so that the first frame does not wait for what it does not need.
 
 Exit codes: 0 when every request has an outcome that is a result (running out of device memory is one), 1 when an
-engine's outcome is "error" or the worker died, 2 for faults of input or surroundings, 130 after Ctrl-C, 143 after
-SIGTERM.
+engine's outcome is "error", the worker died or the screen failed, 2 for faults of input or surroundings, 130 after
+Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def run(as_json: bool, trace: Path | None, **options: Any) -> int:
 @look_options
 @record_options
 def replay(path: Path | None, speed: float, from_s: float | None, record: Path | None, record_fps: float | None) -> int:
-    """Play a .kvtrace file that --trace kept: the same screens, without a model. Without PATH, one that comes along.
+    """Play a .kvtrace file that --trace kept: the same screens, without a model. PATH may be the name of a recording
+    that comes along, demo or out-of-memory; without it, demo is played.
 
     Where there is no terminal, it prints what the recorded run came to."""
     reader = _open_recording(path, from_s)
@@ -145,7 +146,8 @@ def replay(path: Path | None, speed: float, from_s: float | None, record: Path |
 @cli.command()
 @click.argument("script", required=False)
 @click.option("--quit", "leave", is_flag=True, help="Leave when the script has ended.")
-@click.option("--replay", "recording", type=FILE, help="On this recording, where there is no model.")
+@click.option("--replay", "recording", type=FILE, help="On this recording, as of `kvtui replay`, without a model.")
+@trace_option
 @playback_options
 @look_options
 @record_options
@@ -153,6 +155,7 @@ def play(
     script: str | None,
     leave: bool,
     recording: Path | None,
+    trace: Path | None,
     speed: float,
     from_s: float | None,
     record: Path | None,
@@ -165,6 +168,8 @@ def play(
 
     if recording is None and (_is_given("speed") or _is_given("from_s")):
         raise click.UsageError("--speed and --from go with --replay")
+    if recording is not None and trace is not None:
+        raise click.UsageError("--trace keeps what a model does; --replay has none")
     if script is None:
         for name, known in scripts.shipped():
             click.echo(f"{name:<16} {known.title}")
@@ -184,8 +189,11 @@ def play(
     if not _has_screen():
         raise BadRequest("a script is played on the screen; here is no terminal")
     from kvtui.app import KvtuiApp
+    from kvtui.connecting import connecting
 
-    return _show(KvtuiApp(config, player=player, leave_after_play=leave), record, record_fps)
+    with _tracing(trace) as writer:
+        app = KvtuiApp(config, connect=connecting(writer), player=player, leave_after_play=leave)
+        return _show(app, record, record_fps)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
@@ -250,35 +258,40 @@ def _show(app: KvtuiApp, record: Path | None, record_fps: float | None) -> int:
 
     _check_recording(record, record_fps, screen=True)
     app.dress(looks.detect(**looks_wanted()))
-    if record is None:
+    with _recording(app, record, record_fps):
         app.run()
-        return app.return_code or 0
+    if app.fault:
+        click.echo(f"kvtui: {app.fault}", err=True)
+    return app.exit_code
+
+
+@contextlib.contextmanager
+def _recording(app: KvtuiApp, record: Path | None, record_fps: float | None) -> Iterator[None]:
+    if record is None:
+        yield
+        return
     from kvtui.cast import CastWriter
     from kvtui.driver import recording
 
-    cast = CastWriter(record, record_fps)
-    app.driver_class = recording(app.driver_class, cast)
-    try:
-        app.run()
-    finally:
-        cast.close()
-    return app.return_code or 0
+    with contextlib.closing(CastWriter(record, record_fps)) as cast:
+        app.driver_class = recording(app.driver_class, cast)
+        yield
 
 
 def _replaying(reader: TraceReader, speed: float, from_s: float | None, **options: Any) -> KvtuiApp:
     """The app on a recording; `options` are the app's own."""
-    from kvtui.replay import TraceSource, beginning_s
+    from kvtui.replay import TraceSource
     from kvtui.transport import ReplayApp
 
-    begin_s = beginning_s(reader) if from_s is None else from_s
-    return ReplayApp(TraceSource(reader, speed, begin_s), **options)
+    return ReplayApp(TraceSource(reader, speed, from_s), **options)
 
 
 def _open_recording(path: Path | None, from_s: float | None) -> TraceReader:
-    """The trace, or the one that comes along. Raises BadRequest, also when it ends before `from_s`."""
+    """The trace, or one that comes along. Raises BadRequest, also when it ends before `from_s`."""
+    from kvtui import recordings
     from kvtui.trace import TraceReader
 
-    reader = TraceReader(path or Path(__file__).with_name("data") / "demo.kvtrace")
+    reader = TraceReader(recordings.find(path))
     if from_s is not None and from_s > reader.duration_s:
         raise BadRequest(f"the recording ends after {reader.duration_s:.1f} s; --from is beyond that")
     return reader

@@ -98,23 +98,26 @@ class HelpScreen(Dialog[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
 
-    def __init__(self, recording: bool = False, own: Keys = ()) -> None:
-        """`own` are the keys of the screen beneath: they come first, and the race's after them."""
+    def __init__(self, recording: bool = False, own: Keys = (), engines: Keys = ()) -> None:
+        """`own` are the keys of the screen beneath: they come first, and the race's after them. `engines`: number keys
+        and whom they stand for."""
         super().__init__()
+        self._scroll = VerticalScroll()
         useful = [line for line in KEYS if not (recording and line[0] in NEEDS_A_WORKER)]
         race = [*REPLAY_KEYS, *useful] if recording else useful
         screens = [("On this screen", own), ("On the race's screen", race)] if own else [("Keys", race)]
-        self._blocks: list[tuple[str, Keys]] = [*screens, ("What is shown", NOTES)]
+        numbers = [("Engines", engines)] if engines else []
+        self._blocks: list[tuple[str, Keys]] = [*screens, *numbers, ("What is shown", NOTES)]
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll() as scroll:
+        with self._scroll as scroll:
             scroll.border_title, scroll.border_subtitle = " Help ", spelling.keys(" ↑ ↓ scroll · esc back ")
             for title, lines in self._blocks:
                 yield Static(Content(title), classes="title")
                 yield Static(_side_by_side(lines))
 
     def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
+        self._scroll.focus()
 
 
 def _side_by_side(lines: Keys) -> Table:

@@ -9,8 +9,10 @@ from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.worker import WorkerFailed
 
+from kvtui.sturdy import Sturdy
 
-class Dismissable(Screen[ScreenResultType]):
+
+class Dismissable(Sturdy[ScreenResultType]):
     """A second dismissal, on its way when the first came, would take away the screen beneath."""
 
     def dismiss(self, result: Any = None) -> AwaitComplete:

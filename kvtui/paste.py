@@ -17,6 +17,7 @@ from textual import events, messages
 from textual._xterm_parser import XTermParser
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
 
 START, END = b"\x1b[200~", b"\x1b[201~"
 # A mark may be split over two reads. What could be the beginning of one waits so long for its rest, and no longer: it
@@ -25,6 +26,7 @@ HOLD_S = 0.02
 # A paste is over, with or without its end, when in so long a time fewer bytes came than a person's keys would be.
 PATIENCE_S, PATIENCE_BYTES = 2.0, 64
 READ_BYTES = 1 << 16
+LEAVES = "ctrl+q"
 TICK_S = 0.1
 
 
@@ -90,7 +92,14 @@ class PasteFilter:
 
 
 class PasteDriver(LinuxDriver):
-    """Textual's terminal driver with a `PasteFilter` before its parser."""
+    """Textual's terminal driver with a `PasteFilter` before its parser, and with a way out past keys that wait."""
+
+    def process_message(self, message: Message) -> None:
+        leave = getattr(self._app, "leave", None)
+        if leave is not None and isinstance(message, events.Key) and message.key == LEAVES:
+            self._loop.call_soon_threadsafe(leave)
+        else:
+            super().process_message(message)
 
     def run_input_thread(self) -> None:
         pastes, parser = PasteFilter(), XTermParser(self._debug)

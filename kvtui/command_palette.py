@@ -1,0 +1,22 @@
+"""Textual's palette of all commands, for people and keys that are faster than it."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.command import CommandPalette
+from textual.message import Message
+from textual.widgets import Button, Input, OptionList
+
+from kvtui.overlaid import Dismissable
+
+
+class Commands(Dismissable[None], CommandPalette):
+    """A command is run once, however often it was chosen before the palette had gone."""
+
+    @on(Input.Submitted)
+    @on(Button.Pressed)
+    @on(OptionList.OptionSelected)
+    def _choose_once(self, message: Message) -> None:
+        if not self.is_active:
+            message.stop()
+            message.prevent_default()
