@@ -234,9 +234,9 @@ async def test_it_is_kept_up_to_date_and_the_race_too() -> None:
 
 async def test_nothing_to_read() -> None:
     async with document("right", "n", "end", "a", "pagedown", "slash", race=None) as (pilot, _, _):
-        await shows(pilot, "No document yet.")
+        await shows(pilot, "Nothing has been read yet.")
         await pilot.press("x", "enter", "escape")
-        await shows(pilot, "No document yet.")
+        await shows(pilot, "Nothing has been read yet.")
 
 
 async def test_text_is_shown_literally() -> None:
