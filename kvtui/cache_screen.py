@@ -160,6 +160,8 @@ class CacheScreen(Dismissable[None]):
             self._only = ""
         self._box.remove_children()
         self._box.mount(*self._pictures)
+        if not engines:
+            self._box.mount(Static("Nothing has been read yet. Esc leads back.", id="nothing"))
         self._choose()
 
     def _choose(self) -> None:

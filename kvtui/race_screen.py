@@ -94,8 +94,10 @@ class RaceScreen(Screen[None]):
         self.header.show(state, budget=budget, changes=changes, ended=ended)
         self._prompts.show(state)
         if state.started is None:
+            if self._columns:  # a recording was taken back to before its engines were ready
+                await self.start_over()
             self._splash.show(state)
-            self.captions.show(state)
+            self._show_rest()
             return
         if list(state.engines) != self._engines:
             await self._rebuild(list(state.engines))

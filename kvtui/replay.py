@@ -37,12 +37,14 @@ class TraceSource:
     back.
 
     `shown` may give the state that the receiver has made of everything received so far. It is only asked when more is
-    about to be received, and saves making that state again for a later seek."""
+    about to be received, and saves making that state again for a later seek. It begins at `from_s`, or at
+    `beginning_s`, which is also where it is taken back to. Raises BadRequest, as reading events does."""
 
-    def __init__(self, reader: TraceReader, speed: float = 1.0, from_s: float = 0.0) -> None:
+    def __init__(self, reader: TraceReader, speed: float = 1.0, from_s: float | None = None) -> None:
         self.reader, self.speed, self.paused = reader, speed, False
+        self.beginning_s = beginning_s(reader)
         self.shown: Callable[[], RunState] | None = None
-        self._from_s = from_s
+        self._from_s = self.beginning_s if from_s is None else from_s
         self._turn = threading.Condition()
         self._snapshots = Snapshots()
         self._begin()
@@ -87,11 +89,11 @@ class TraceSource:
                 case commands.Resume():
                     self.paused = False
                     if self.ended:
-                        self._target_s = 0.0
+                        self._target_s = self.beginning_s
                 case commands.Step():
                     self._steps += 1
                 case commands.Rerun():
-                    self._target_s = 0.0
+                    self._target_s = self.beginning_s
             self._tell()
 
     def seek(self, at_s: float) -> None:

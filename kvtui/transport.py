@@ -38,6 +38,7 @@ NEEDS_A_WORKER = {
 class ReplayApp(KvtuiApp):
     """Shows what `source` plays."""
 
+    AFTER_THE_END = "the recording cannot be played on (q: quit)"
     BINDINGS: ClassVar[list[BindingType]] = [
         # Square brackets too, but document and cache have those for themselves.
         Binding("less_than_sign", f"seek(-{SEEK_S})", "Seek", key_display="< >"),
@@ -53,6 +54,7 @@ class ReplayApp(KvtuiApp):
         Binding("i,slash,ctrl+n,ctrl+o", "refuse('what was asked')", "Ask", show=False),
         Binding("a,f,k,v", "refuse('the improvements')", "Improvements", show=False),
         Binding("x", "refuse('what was cancelled')", "Cancel", show=False),
+        Binding("w", "refuse('the worker')", "Restart worker", show=False),
     ]
 
     def __init__(self, source: TraceSource, **options: Any) -> None:
@@ -81,7 +83,9 @@ class ReplayApp(KvtuiApp):
     def _place(self) -> list[Piece]:
         """For the header: how it plays, where it is, and how long it is."""
         recording = self.recording
-        if recording.ended:
+        if self.ended:
+            word, color = "✖ stopped", palette.now.error
+        elif recording.ended:
             word, color = "■ cut off here" if recording.reader.cut_off else "■ end", palette.now.dim
         elif recording.paused:
             word, color = "‖ paused", palette.now.warning
@@ -108,7 +112,7 @@ class ReplayApp(KvtuiApp):
         self._show_place()
 
     def action_rewind(self) -> None:
-        self.recording.seek(0.0)
+        self.recording.send(commands.Rerun())
 
     def action_speed(self, factor: float) -> None:
         self.recording.set_speed(self.recording.speed * factor)

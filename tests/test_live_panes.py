@@ -98,7 +98,7 @@ def test_no_line_grows_beyond_its_pane(shown: int, more: int, width: int, height
     with patch.object(DocumentPane, "size", Size(width, height)), patch("textual.widget.Widget.refresh"):
         panes = [*figures, *others()]
         state.apply_all(EVENTS[:shown])
-        for pane, show in panes:
+        for _, show in panes:
             if moment != "never":
                 with patch.object(Lines, "redraw"):
                     show(state)

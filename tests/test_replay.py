@@ -26,17 +26,20 @@ from tests.synthetic import Race, started
 FRAME_S = 0.1
 
 
-def write_race(path: Path, *races: Race) -> Path:
-    """A trace with a frame every tenth of a second of the engines' clocks."""
+def write_race(path: Path, *races: Race, loading_s: float = 0.0) -> Path:
+    """A trace with a frame every tenth of a second of the engines' clocks, after so long a time of loading."""
     at_s = 0.0
     writer = TraceWriter(path, lambda: at_s)
+    while at_s < loading_s:
+        writer.write([events.Loading(stage=f"stage {at_s:.0f}", fraction=at_s / loading_s)])
+        at_s += 0.5
     writer.write([started(), events.Status(run="synthetic", state="racing")])
     offset_s = 0.0
     for race in races:
         race.start_s = offset_s
         writer.write([race.submitted()])
         for number, batch in itertools.groupby(race.merged(), key=lambda event: int(event.clock_s / FRAME_S)):
-            at_s = number * FRAME_S
+            at_s = loading_s + number * FRAME_S
             told = list(batch)
             writer.write(told)
             offset_s = max(offset_s, *(event.clock_s for event in told))
@@ -179,6 +182,20 @@ def test_it_can_begin_anywhere(reader: TraceReader) -> None:
     assert plain(restored(source)) == plain(played(reader, 2.5))
     source.start()  # again: from there, too
     assert plain(restored(source)) == plain(played(reader, 2.5))
+
+
+def test_back_is_to_where_it_begins_and_not_into_the_loading(tmp_path: Path) -> None:
+    reader = TraceReader(write_race(tmp_path / "x.kvtrace", Race(prompt_tokens=64, new_tokens=4), loading_s=4.0))
+    source = TraceSource(reader, from_s=5.0)
+    source.start()
+    restored(source)
+    source.send(commands.Rerun())
+    assert source.position_s == 3.5
+    assert restored(source).loading == events.Loading(stage="stage 4", fraction=0.875)
+    source.seek(1e9)
+    restored(source)
+    source.send(commands.Resume())  # at the end: once more
+    assert source.position_s == 3.5
 
 
 def test_speed_has_bounds(source: TraceSource) -> None:

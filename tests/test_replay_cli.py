@@ -11,7 +11,7 @@ import pytest
 
 from engines import events
 from engines.errors import BadRequest
-from kvtui import cli
+from kvtui import cli, recordings
 from kvtui.options import Moment
 from kvtui.replay import beginning_s
 from kvtui.trace import TraceReader, TraceWriter
@@ -72,6 +72,9 @@ def test_a_trace_on_a_full_disk_does_not_end_the_run() -> None:
     [
         (["replay", "/nonexistent"], "cannot read /nonexistent"),
         (["replay", "/"], "/ is not a file"),
+        (["replay", "no-such"], 'no recording "no-such"; shipped are demo, out-of-memory, anything else is a .kvtrace'),
+        (["replay", "no-such.kvtrace"], "cannot read no-such.kvtrace"),
+        (["play", "forgetting", "--replay", "no-such"], 'no recording "no-such"'),
         (["replay", __file__], "is not a kvtui trace"),
         (["replay", "--from", "1h"], "the recording ends after"),
         (["replay", "--from", "soon"], '--from is a time such as 12s, 1m30s, 1:30 or 90, not "soon"'),
@@ -98,6 +101,7 @@ def test_bad_input_is_one_line_and_code_2(arguments: list[str], said: str) -> No
         ["--trace", "x", "replay"],
         ["play", "forgetting", "--from", "3s"],
         ["play", "forgetting", "--speed", "2"],
+        ["play", "forgetting", "--replay", "demo", "--trace", "x.kvtrace"],
     ],
 )
 def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
@@ -120,6 +124,21 @@ def test_the_shipped_trace_plays_without_torch() -> None:
     assert done.stderr == ""
     assert "Paged (vLLM-style)" in done.stdout
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+@pytest.mark.parametrize("arguments", [["replay", "demo"], ["replay", "out-of-memory"]])
+def test_shipped_traces_have_names(arguments: list[str]) -> None:
+    done = kvtui(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("out of device memory" in done.stdout) == ("out-of-memory" in arguments)
+
+
+def test_a_file_comes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = Path("demo")
+    mine.write_bytes(b"")
+    assert recordings.find(mine) == mine
+    assert recordings.find(None) == Path(DEMO)
 
 
 @pytest.mark.parametrize(

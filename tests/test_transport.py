@@ -10,9 +10,9 @@ from textual.pilot import Pilot
 from kvtui.help_screen import HelpScreen
 from kvtui.panes.scrubber import Scrubber
 from kvtui.replay import TraceSource
-from kvtui.trace import TraceReader
+from kvtui.trace import TraceReader, TraceWriter
 from kvtui.transport import ReplayApp, config_of
-from tests.synthetic import Race
+from tests.synthetic import Race, started
 from tests.test_app import screen_text, shows, until
 from tests.test_replay import plain, played, write_race
 
@@ -184,6 +184,63 @@ async def test_a_trace_that_was_cut_off_says_so_at_its_end(reader: TraceReader, 
     app = make(TraceReader(path), speed=64)
     async with app.run_test(size=SIZE) as pilot:
         await shows(pilot, "■ cut off here")
+
+
+@pytest.mark.parametrize("keys", [[], ["p"], ["enter"], ["d"], ["c"]], ids=" ".join)
+async def test_before_the_engines_were_ready_nothing_from_later_is_shown(keys: list[str], tmp_path: Path) -> None:
+    race = Race(prompt_tokens=96, new_tokens=40)
+    app = make(TraceReader(write_race(tmp_path / "x.kvtrace", race, loading_s=4.0)), from_s=8.0)
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "The code word")
+        await pilot.press("space", *keys)
+        for at_s, stage in ((0.2, "◌ stage 0"), (8.0, ""), (3.2, "◌ stage 3")):
+            await sought(pilot, app, at_s)
+            if app.screen is not app.race:
+                await shows(pilot, "othing")  # has been read yet, to show yet
+                await pilot.press("escape")
+            await shows(pilot, stage or "The code word")
+            if stage:
+                assert "code word" not in screen_text(app)
+                await pilot.resize_terminal(100, 32)
+                await shows(pilot, stage)
+                assert "code word" not in screen_text(app)
+                await pilot.resize_terminal(*SIZE)
+        await pilot.press("0")
+        await shows(pilot, "00:03.5 /")
+
+
+async def test_ready_engines_that_were_asked_nothing_show_no_prompt_of_later(tmp_path: Path) -> None:
+    path = tmp_path / "x.kvtrace"
+    race = Race(prompt_tokens=96, new_tokens=4)
+    batches = [[started()], [race.submitted()], list(race.merged())[:9]]
+    seconds = iter([0.0, 0.0, 1.0, 2.0])  # the first one is the trace's beginning
+    writer = TraceWriter(path, lambda: next(seconds))
+    for batch in batches:
+        writer.write(batch)
+    writer.close()
+    app = make(TraceReader(path), from_s=2.0)
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "what is the code word?")
+        await pilot.press("0")
+        await until(pilot, lambda: "code word" not in screen_text(app))
+
+
+async def test_a_trace_that_cannot_be_played_on_says_so(tmp_path: Path) -> None:
+    path = write_race(tmp_path / "x.kvtrace", Race(prompt_tokens=64, new_tokens=40))
+    app = make(TraceReader(path))
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await shows(pilot, "▶ replay")
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size // 2)
+        app.recording.seek(1e9)
+        await shows(pilot, "recording cannot be played on")
+        text = screen_text(app)
+        assert "✖ stopped" in text
+        assert "worker" not in text
+        assert "press w" not in text
+        await pilot.press("w")
+        await until(pilot, lambda: bool(notes(app)))
+        assert notes(app)[0].startswith("This is a recording: ")
 
 
 async def test_no_size_breaks_it(reader: TraceReader) -> None:

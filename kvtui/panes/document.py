@@ -120,7 +120,7 @@ class DocumentPane(Lines):
     def _nothing(self, width: int, height: int) -> list[list[Piece]]:
         reading = self.reading
         waits = any(engine.conversation for engine in reading.state.engines.values())
-        said = "This prompt has no text." if waits else "No document yet. Esc, then paste one or ask a question."
+        said = "This prompt has no text." if waits else "Nothing has been read yet. Esc leads back."
         return [[]] * (height // 2) + [[(said.center(width).rstrip(), palette.style(palette.now.dim, italic=True))]]
 
     # A line's parts

@@ -36,14 +36,15 @@ class Splash(Vertical):
 
     def __init__(self, model: str, engines: list[str]) -> None:
         super().__init__()
-        self._model, self._engines = model, engines
+        self._engines = engines
+        self._begun = f"starting the worker for {one_line(model)}"
         self._shown: object = None
 
     def compose(self) -> ComposeResult:
         caches = _COUNT.get(len(self._engines), "many KV caches")
         yield Static(Content(f"kvtui · one prompt stream, {caches}, side by side"), id="title")
         yield Static(self._what(), id="what")
-        yield Static(Content(f"◌ starting the worker for {one_line(self._model)}"), id="stages")
+        yield Static(Content(f"◌ {self._begun}"), id="stages")
         yield ProgressBar(total=None, show_eta=False, show_percentage=True)
 
     def _what(self) -> Content:
@@ -60,10 +61,11 @@ class Splash(Vertical):
 
     def show(self, state: RunState) -> None:
         loading = state.loading
-        if loading is None or loading is self._shown:
+        if loading is self._shown:
             return
         self._shown = loading
         done = [f"✓ {one_line(stage)}" for stage in state.stages[:-1]]
-        self.query_one("#stages", Static).update(Content("\n".join([*done[-4:], f"◌ {one_line(loading.stage)}"])))
-        bar = self.query_one(ProgressBar)
-        bar.update(total=None if loading.fraction is None else 1.0, progress=loading.fraction or 0.0)
+        now = one_line(loading.stage) if loading is not None else self._begun
+        self.query_one("#stages", Static).update(Content("\n".join([*done[-4:], f"◌ {now}"])))
+        fraction = loading.fraction if loading is not None else None
+        self.query_one(ProgressBar).update(total=None if fraction is None else 1.0, progress=fraction or 0.0)
