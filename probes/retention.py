@@ -21,7 +21,7 @@ from engines.hybrid import AnyEngine
 from engines.model import Model
 
 LAYOUTS = ("first", "middle", "system")
-LENGTHS = ((1000, 30), (2000, 15), (4000, 6))  # tokens of context, and conversations of that length
+LENGTHS = ((1000, 12), (2000, 4), (4000, 2))  # tokens of context, and conversations of that length
 FACTS_EACH = 4
 CHOICES = 8
 Z_95 = 1.96
