@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def lines(pilot: Pilot[Any]) -> list[str]:
 async def test_open_and_back() -> None:
     async with document() as (pilot, reading, _):
         await shows(pilot, "The keeper wrote a word on the back")
-        await shows(pilot, "of all entries on the device")
+        await shows(pilot, "of all KV entries (layers × heads × ")
         assert reading.engine == "vllm"  # the column that had the focus
         await pilot.press("escape")
         await shows(pilot, "TTFT")
@@ -82,10 +83,21 @@ async def test_choosing_engines() -> None:
         ):
             await pilot.press(key)
             assert reading.engine == engine, key
-        await pilot.press("3")
-        await shows(pilot, "of the tokens on the host")
-        await pilot.press("2")
-        await shows(pilot, "of the tokens evicted everywhere")
+        for key, held in (("3", {"fetched now", "on host"}), ("2", {"on device", "evicted"}), ("1", {"on device"})):
+            await pilot.press(key)
+            await pilot.pause()
+            assert left(lines(pilot)[1]) == held
+        overlaid = ["of all entries   Paged ▀ 100 %   H2O ▀ 30 % · 70 %   InfiniGen ↑ 25 % ░ 75 %"]
+        await pilot.press("a")
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: [lines(pilot)[1].strip()] == overlaid)
+
+
+def left(header: str) -> set[str]:
+    """The states that it tells of; their shares add up to all there is."""
+    told = re.findall(r"(\d+) % ([a-z ]+?)(?: ·|  |$)", header)
+    assert sum(int(figure) for figure, _ in told) == 100, header
+    return {words.strip() for _, words in told}
 
 
 async def test_all_engines_are_compared_without_colour() -> None:
@@ -221,10 +233,10 @@ async def test_it_is_kept_up_to_date_and_the_race_too() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await until(pilot, lambda: bool(app.state.prompts))
         await pilot.press("d", "end")
-        await shows(pilot, "no picture of its cache yet")
+        await shows(pilot, "what is left of the words is not known yet")
         source.say(*events_)
         await shows(pilot, "back of a chart before the storm")
-        await shows(pilot, "100 % of all entries on the device")
+        await shows(pilot, "100 % on device")
         text = "Something else entirely.\n\n" * 9
         source.say(race(text, request=1, total=2).submitted())
         await shows(pilot, "Something else entirely.")

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvtui import palette
+from engines.events import KvState
+from kvtui import figures, palette
 from kvtui.fading import LEVELS, Kind
 from kvtui.names import name_of
 from kvtui.panes.ink import NAMES, Ink, glyph
 from kvtui.panes.lines import Lines, Piece, pieces_len, spread
 from kvtui.reading import ALL, Reading
+from kvtui.tiers import ON_DEVICE, shares
 
 THINNED_LEVEL = LEVELS // 4
-WIDE = 110  # columns; with less, figures are said in fewer words
+
+_WORDS = {
+    KvState.DEVICE: "on device",
+    KvState.FETCHED: "fetched now",
+    KvState.ANCHOR: "anchors",
+    KvState.HOST: "on host",
+    KvState.DISK: "on disk",
+    KvState.EVICTED: "evicted",
+}
+_GLYPHS = {state: palette.GLYPHS[state] for state in _WORDS}
 
 
 class DocumentHeader(Lines):
@@ -53,34 +64,19 @@ class DocumentHeader(Lines):
         return [(f"positions {first:,}–{last:,} of {end:,} ", palette.style(palette.now.dim))]
 
     def _left(self, width: int) -> list[Piece]:
-        reading, dim = self._reading, palette.style(palette.now.dim)
-        pieces: list[Piece] = [(" ", dim)]
-        for engine in reading.engines:
-            name = palette.style(palette.engine_color(engine), bold=True)
-            if len(pieces) > 1:
-                pieces.append(("   ", dim))
-            for number, (figure, words) in enumerate(self._facts(engine, width)):
-                pieces += [(f"{name_of(engine)}  " if not number else " · ", name if not number else dim)]
-                pieces += [(figure, palette.style(palette.now.foreground, bold=True)), (words, dim)]
-        return pieces
-
-    def _facts(self, engine: str, width: int) -> list[tuple[str, str]]:
-        """Figures and what they are of."""
-        whole = self._reading.whole(engine)
-        if not (whole.kinds != Kind.UNREAD).any():
-            return [("", "no picture of its cache yet")]
-        shares = whole.shares()
-        wide = self._reading.engine != ALL and width >= WIDE
-        facts = [(_percent(whole.on_device()), " of all entries on the device" if wide else " on device")]
-        for kind, words in (
-            (Kind.EVICTED, " of the tokens evicted everywhere" if wide else " evicted"),
-            (Kind.HOST, " of the tokens on the host" if wide else " on host"),
-            (Kind.FETCHED, " fetched for the last token" if wide else " fetched"),
-            (Kind.ANCHOR, " held by anchors" if wide else " anchors"),
-        ):
-            if shares[kind]:
-                facts.append((_percent(shares[kind]), words))
-        return facts
+        """What the engines have left, in as many words as there is room for."""
+        there = {engine: self._reading.state.engines.get(engine) for engine in self._reading.engines}
+        caches = {engine: state.cache for engine, state in there.items() if state is not None}
+        held = {engine: shares(cache) if cache is not None else {} for engine, cache in caches.items()}
+        if not any(held.values()):
+            return [(" what is left of the words is not known yet", palette.style(palette.now.dim, italic=True))]
+        tokens = {f"{cache.tokens:,} " for cache in caches.values() if cache is not None}
+        of = f"of all KV entries (layers × heads × {tokens.pop() if len(tokens) == 1 else ''}tokens)"
+        wordings = [
+            _worded(held, *how) for how in ((of, _WORDS), ("of all entries", _WORDS), ("of all entries", _GLYPHS))
+        ]
+        fitting = (line for line in wordings if pieces_len(line) <= width)
+        return next(fitting, _on_device(held))
 
 
 class DocumentLegend(Lines):
@@ -97,30 +93,54 @@ class DocumentLegend(Lines):
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         self._ink.renew(self.masked)
-        reading, dim = self._reading, palette.style(palette.now.dim)
-        alone = reading.engine != ALL
-        shares = reading.whole(reading.engine).shares() if alone else {}
-        # Figures where they fit: eleven columns each, spaces and glyph counted.
-        alone = alone and width > sum(11 + len(name) for name in NAMES.values())
-        gap = "   " if width >= 80 else " "
-        left: list[Piece] = [(" ", dim)]
-        for kind, name in NAMES.items():
-            level = THINNED_LEVEL if kind == Kind.THINNED else 0 if kind == Kind.HOST else LEVELS
-            mark = self._ink.mark(reading.script.engine, kind, LEVELS)
-            left += [(glyph(kind, level), mark), (" ", dim)]
-            plain = reading.engine == ALL or (kind == Kind.EVICTED and self.masked)
-            left.append((name, dim if plain else self._ink.word(kind, level)))
-            left.append((f" {_percent(shares[kind]):>5}{gap}" if alone else gap, dim))
+        reading = self._reading
+        left = self._looks({}, width)
+        if reading.engine != ALL and (reading.whole(reading.engine).kinds != Kind.UNREAD).any():
+            looks = reading.whole(reading.engine).shares()
+            told = self._looks(dict(zip(looks, figures.percents(list(looks.values())), strict=True)), width)
+            left = told if pieces_len(told) <= width else left
+        dim = palette.style(palette.now.dim)
         answer: list[Piece] = [("┃", palette.style(palette.engine_color(reading.script.engine), bold=True))]
         answer += [(" answer ", dim)]
         return [spread(left, answer if pieces_len(left) + 10 < width else [], width)]
 
+    def _looks(self, counts: dict[Kind, str], width: int) -> list[Piece]:
+        """`counts` are figures to put beside them; none, where there is nothing to count or no room."""
+        reading, dim = self._reading, palette.style(palette.now.dim)
+        gap = "  " if counts or width < 80 else "   "
+        pieces: list[Piece] = [(" tokens  " if counts else " ", dim)]
+        for kind, name in NAMES.items():
+            level = THINNED_LEVEL if kind == Kind.THINNED else 0 if kind == Kind.HOST else LEVELS
+            pieces += [(glyph(kind, level), self._ink.mark(reading.script.engine, kind, LEVELS)), (" ", dim)]
+            plain = reading.engine == ALL or (kind == Kind.EVICTED and self.masked)
+            pieces.append((name, dim if plain else self._ink.word(kind, level)))
+            pieces.append((f" {counts[kind]:>5}{gap}" if counts else gap, dim))
+        return pieces
 
-def _percent(share: float) -> str:
-    """Whole ones; not 0 or 100 for what is not quite that."""
-    value = round(share * 100)
-    if value == 0 and share > 0:
-        return "<1 %"
-    if value == 100 and share < 1:
-        return ">99 %"
-    return f"{value} %"
+
+def _worded(held: dict[str, dict[KvState, float]], of: str, words: dict[KvState, str]) -> list[Piece]:
+    """All states of all engines; `of` is what the figures are shares of."""
+    dim, strong = palette.style(palette.now.dim), palette.style(palette.now.foreground, bold=True)
+    pieces: list[Piece] = [(f" {of}", dim)]
+    for engine, parts in held.items():
+        pieces.append((f"   {name_of(engine)} ", palette.style(palette.engine_color(engine), bold=True)))
+        states = [state for state in words if parts.get(state)]
+        told = zip(figures.percents([parts[state] for state in states]), map(words.get, states), strict=True)
+        for number, (figure, word) in enumerate(told):
+            before, after = ("", f" {word}") if words is _WORDS else (f"{word} ", "")
+            between = "" if not number else " · " if words is _WORDS else " "
+            pieces += [(between + before, dim), (figure, strong), (after, dim)]
+        if not states:
+            pieces.append(("not known yet" if words is _WORDS else "–", dim))
+    return pieces
+
+
+def _on_device(held: dict[str, dict[KvState, float]]) -> list[Piece]:
+    """The one figure that matters most, where there is no room for others."""
+    strong = palette.style(palette.now.foreground, bold=True)
+    pieces: list[Piece] = [(" on device", palette.style(palette.now.dim))]
+    for engine, parts in held.items():
+        share = sum(parts.get(state, 0.0) for state in ON_DEVICE)
+        pieces.append((f" {name_of(engine)} ", palette.style(palette.engine_color(engine), bold=True)))
+        pieces.append((figures.percents([share])[0].replace(" ", "") if parts else "–", strong))
+    return pieces
