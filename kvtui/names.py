@@ -13,4 +13,4 @@ def name_of(engine: str) -> str:
 
 def chosen(decision: Decision) -> tuple[str, str]:
     """The engine's name, and why it was chosen: one line each."""
-    return one_line(ENGINE_LABELS.get(decision.choice, decision.choice)), one_line(decision.reason)
+    return one_line(name_of(decision.choice)), one_line(decision.reason)

@@ -190,7 +190,7 @@ class RaceScreen(Screen[None]):
             chosen = column.engine == active
             column.set_class(chosen, "-active")
             if chosen and not isinstance(self.focused, AskInput):
-                column.focus()
+                self.set_focus(column)  # at once: `focus` waits, and could be overtaken by the next key's
         for tabs in self.query(Tabs):
             if active in self._engines:
                 tabs.active = f"tab-{self._engines.index(active)}"
@@ -258,7 +258,7 @@ class RaceScreen(Screen[None]):
             self.active = self._engine_of(message.tab) or self.active
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        if isinstance(event.widget, Column):
+        if isinstance(event.widget, Column) and event.widget is self.focused:  # not one of two keys ago
             self.active = event.widget.engine
 
     def on_paste(self, event: events.Paste) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 from textual.widgets import Tabs
@@ -9,6 +11,7 @@ from textual.widgets import Tabs
 from engines import commands, events
 from kvtui import captions
 from kvtui.app import KvtuiApp
+from kvtui.panes.column import Column
 from kvtui.panes.stream import Stream
 from kvtui.panes.vitals import Vitals
 from kvtui.state import RunState
@@ -61,6 +64,28 @@ async def test_six_columns_become_tabs_where_they_would_be_too_thin() -> None:
         await shows(pilot, f"→ InfiniGen+: {REASON}")
         await pilot.resize_terminal(160, 40)
         await shows(pilot, "1 Paged")
+
+
+async def test_keys_that_come_faster_than_columns_are_shown_leave_the_last_one() -> None:
+    app = make(*events.ENGINE_LABELS)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shows(pilot, "1 Paged")
+        shown = []
+        watch = app.race.watch_active
+
+        async def counted(active: str) -> None:
+            shown.append(active)
+            await watch(active)
+
+        app.race.watch_active = counted  # type: ignore[method-assign]
+        for _ in range(3):
+            app.race.action_move(1)
+            await asyncio.sleep(0)
+        await pilot.pause(1.0)
+        assert app.race.active == "infinigen"
+        assert len(shown) <= 4
+        assert app.focused is app.race.query_one(".-active", Column)
+        await shows(pilot, "TTFT")
 
 
 async def test_three_columns_are_divided_as_ever() -> None:
