@@ -6,6 +6,7 @@ PIP := $(VENV)/bin/pip --disable-pip-version-check
 .PHONY: demo test test-slow lint bench screenshots clean
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard engines/csrc/*)
+	@echo "installing into $(VENV): torch and others, about 1 GB the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt --editable .
 	touch $@

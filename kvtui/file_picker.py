@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -53,6 +54,7 @@ class FilePicker(Dialog[Path | None]):
         self._folder: str | None = None  # whose entries these are
         self._entries: list[Entry] = []
         self._shown: list[Entry] = []
+        self._waiting: Callable[[], None] | None = None  # for the folder to be listed
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
@@ -66,6 +68,7 @@ class FilePicker(Dialog[Path | None]):
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
+        self._waiting = None
         folder, _ = self._parts()
         if folder == self._folder:
             self._show()
@@ -83,6 +86,16 @@ class FilePicker(Dialog[Path | None]):
             box.border_title = Content(f" {one_line(getattr(fault, 'strerror', None) or str(fault))} ")
         self._folder = folder
         self._show()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting()
+
+    def _listed(self, then: Callable[[], None]) -> bool:
+        """Whether the folder that has been typed is on the screen; `then` is done when it is."""
+        folder, _ = self._parts()
+        if folder != self._folder:
+            self._waiting = then
+        return folder == self._folder
 
     def _parts(self) -> tuple[str, str]:
         """The folder that has been typed, and the beginning of a name in it."""
@@ -108,6 +121,8 @@ class FilePicker(Dialog[Path | None]):
 
     def action_complete(self) -> None:
         """The highlighted name, written out."""
+        if not self._listed(self.action_complete):
+            return
         entry = self._highlighted()
         if entry is not None:
             field = self.query_one(Input)
@@ -130,6 +145,8 @@ class FilePicker(Dialog[Path | None]):
         self._accept()
 
     def _accept(self) -> None:
+        if not self._listed(self._accept):
+            return
         entry = self._highlighted()
         if entry is None:  # nothing here begins with that; whoever opens it will say so
             self.notify("There is no such file.", severity="warning", markup=False)

@@ -80,7 +80,7 @@ class ReplayApp(KvtuiApp):
         recording = self.recording
         self._scrubber.show(recording.position_s / recording.duration_s if recording.duration_s else 1.0)
 
-    def _place(self) -> list[Piece]:
+    def _place(self, labelled: bool) -> list[Piece]:
         """For the header: how it plays, where it is, and how long it is."""
         recording = self.recording
         if self.ended:
@@ -94,7 +94,8 @@ class ReplayApp(KvtuiApp):
         now, end = figures.clock(recording.position_s), figures.clock(recording.duration_s)
         return [
             (f"{word} ×{recording.speed:g}", palette.style(color, bold=True)),
-            (f"  {now}", palette.style(palette.now.foreground, bold=True)),
+            ("  recording " if labelled else "  ", palette.style(palette.now.dim)),
+            (now, palette.style(palette.now.foreground, bold=True)),
             (f" / {end} ", palette.style(palette.now.dim)),
         ]
 
@@ -123,7 +124,8 @@ class ReplayApp(KvtuiApp):
 
     def action_help(self) -> None:
         if not is_open(self, HelpScreen):
-            self.push_screen(HelpScreen(recording=True, own=getattr(self.screen, "KEYS", ())))
+            own, engines = getattr(self.screen, "KEYS", ()), self._engine_keys()
+            self.push_screen(HelpScreen(recording=True, own=own, engines=engines))
 
     @on(Scrubber.Moved)
     def _moved(self, message: Scrubber.Moved) -> None:

@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Tab
 
 from engines import commands, events
+from engines.knobs import ANCHORS
 from kvtui.app import KvtuiApp
 from kvtui.help_screen import HelpScreen
 from kvtui.panes.column import Column
@@ -368,7 +369,7 @@ async def test_improvements_are_switched_by_keys_for_the_next_run() -> None:
         await pilot.press("a", "f", "k", "v", "a")
         wanted = [c for c in source.sent if isinstance(c, commands.SetImprovements)]
     assert wanted == [
-        commands.SetImprovements(anchors=0.45),
+        commands.SetImprovements(anchors=ANCHORS),
         commands.SetImprovements(scoring=""),  # it was on from the start
         commands.SetImprovements(prefill="chunked"),
         commands.SetImprovements(prefetch="predictive"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 from textual import events as textual_events
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
 
 from engines import commands, events
 from engines.errors import BadRequest
-from kvtui import documents, prompts
+from kvtui import documents, file_picker, prompts
 from kvtui.app import KvtuiApp
 from kvtui.documents import Document, dropped_paths, may_be_dropped, read_documents
 from kvtui.file_picker import FilePicker
@@ -250,3 +251,48 @@ async def test_a_file_is_picked_by_walking_and_typing(folder: Path, monkeypatch:
         await until(pilot, lambda: any("no such file" in note.message for note in app._notifications))
         await pilot.press("escape")
         assert app.screen is app.race
+
+
+async def test_enter_and_tab_wait_until_the_folder_is_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    listed = threading.Event()
+
+    def slowly(path: Path) -> list[file_picker.Entry]:
+        listed.wait(10)
+        return entries_of(path)
+
+    entries_of = file_picker.entries_of
+    monkeypatch.setattr(file_picker, "entries_of", slowly)
+    app, _ = make()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "paste a document, or ask")
+        await pilot.press("ctrl+o", *"mo", "enter")
+        await until(pilot, lambda: isinstance(app.screen, FilePicker))
+        assert not app._notifications
+        listed.set()
+        await shows(pilot, "▤ moby dick.txt · 16 B")
+        listed.clear()
+        await pilot.press("ctrl+o", *"it", "tab")
+        await until(pilot, lambda: isinstance(app.screen, FilePicker))
+        listed.set()
+        await until(pilot, lambda: app.screen.query_one(Input).value == f"{folder}/it's.txt")
+        listed.clear()
+        await pilot.press(*["backspace"] * len("it's.txt"), *"notes/", "enter", "x")  # thought better of it
+        listed.set()
+        await until(pilot, lambda: app.screen.query_one(OptionList).option_count == 0)
+        assert isinstance(app.screen, FilePicker)
+        assert not app._notifications
+
+
+async def test_a_document_is_asked_about() -> None:
+    app, source = make()
+    async with app.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "■ ready")
+        source.say(Race(prompt_tokens=64).submitted())
+        await shows(pilot, "ask a follow-up")
+        app.post_message(textual_events.Paste("two\nlines"))
+        await shows(pilot, "⌫  ask about it")
+        source.say(Race(1, prompt_tokens=64).submitted())
+        await pilot.pause(0.2)
+        await pilot.press("backspace")
+        await shows(pilot, "› ask a follow-up")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from engines import commands, events
+from engines.knobs import ANCHORS
 from kvtui.next_run import NextRun
 from kvtui.panes.header import Header
 from kvtui.state import RunState
@@ -42,7 +43,7 @@ def test_a_run_that_was_already_on_its_way_does_not_count_as_the_next_one() -> N
     assert wanted.changes(before) == asked
     wanted.begun(before)
     assert wanted.changes(before) == asked
-    after = running("h2o", "infinigen", "h2o+", budget=0.2, anchors=0.45, prefetch="predictive")
+    after = running("h2o", "infinigen", "h2o+", budget=0.2, anchors=ANCHORS, prefetch="predictive")
     wanted.begun(after)
     assert wanted.changes(after) == []
 
@@ -98,10 +99,10 @@ async def test_the_header_tells_of_it_until_it_is_there() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: bool(app.state.engines))
         await pilot.press("a", "minus", "3")
-        await shows(pilot, "next run (r) budget 0.30 → 0.25, −InfiniGen, 1 more")
+        await shows(pilot, "next run (r) budget 0.30 → 0.25, 2 more  modelled")
         await pilot.resize_terminal(120, 36)
         await shows(pilot, "next run (r) budget 0.30 → 0.25, −InfiniGen, +anchors")
         assert source.sent[-1] == commands.SetEngines(engines=["vllm", "h2o"])
-        source.say(announced("vllm", "h2o", budget=0.25, anchors=0.45))
+        source.say(announced("vllm", "h2o", budget=0.25, anchors=ANCHORS))
         await shows(pilot, "budget 0.25  ")
         await until(pilot, lambda: "next run" not in app.race.header.render_line(0).text)

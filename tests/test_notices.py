@@ -51,3 +51,17 @@ async def test_notices_cover_nothing_that_is_read(size: tuple[int, int]) -> None
         await check(Inspector)
         await pilot.press("escape", "c")
         await check(Inspector)
+
+
+async def test_where_there_are_few_lines_one_notice_is_enough() -> None:
+    app = app_at(60.0)
+    async with app.run_test(size=(80, 12), notifications=True) as pilot:
+        await settled(pilot)
+        for number in range(3):
+            app.notify(f"{number}: {LONG}", timeout=60, markup=False)
+        await until(pilot, lambda: len(app.screen.query(Toast)) == 1)
+        (toast,) = app.screen.query(Toast)
+        assert toast._notification.message.startswith("2:")
+        (answer,) = (stream for stream in app.screen.query(Stream) if stream.region.area)
+        covered = app.screen.find_widget(toast).visible_region.intersection(answer.region)
+        assert covered.height < answer.region.height

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from engines import commands
@@ -15,6 +16,8 @@ from engines.errors import BadRequest
 from kvtui import conditions, script
 from kvtui.app import KvtuiApp
 from kvtui.cli import _configure_race
+from kvtui.panes.caption import MARK
+from kvtui.panes.stream import Wrapped
 from kvtui.player import Player
 from kvtui.state import RunState
 from tests.scripted_source import ScriptedSource
@@ -32,6 +35,17 @@ def test_the_shipped_scripts_can_be_played() -> None:
         "gap": "Closing the 17× gap",
         "out-of-memory": "Out of memory at 10K",
     }
+
+
+def test_captions_are_read_at_a_glance_and_figures_have_a_source() -> None:
+    for name, known in script.shipped():
+        for step in known.step:
+            words = Wrapped(120 - cell_len(MARK) - 1)  # as `CaptionBar` has it
+            words.add(step.caption or "", -1, -1)
+            assert len(words.lines) <= 2, (name, step.caption)
+    said = script.find("gap").step[0].caption or ""
+    assert "17×" in said
+    assert "arXiv 2604.05012" in said
 
 
 @pytest.mark.parametrize(

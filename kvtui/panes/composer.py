@@ -67,20 +67,21 @@ class Composer(Horizontal):
         self._document: Document | None = None
         self._context_limit: int | None = None
         self._reading = 0  # files on their way
+        self._invitation = "paste a document, or ask …"
 
     def compose(self) -> ComposeResult:
         yield Static(" › ", id="mark")
         yield Static("", id="chip", markup=False)
-        yield AskInput(placeholder="paste a document, or ask …", select_on_focus=False, compact=True)
+        yield AskInput(placeholder=self._invitation, select_on_focus=False, compact=True)
 
     @property
     def input(self) -> AskInput:
         return self.query_one(AskInput)
 
     def invite(self, text: str, context_limit: int | None = None) -> None:
-        """What an empty line says; and what the chip measures a document by."""
-        if self.input.placeholder != text:
-            self.input.placeholder = text
+        """What an empty line says, while no document waits for its question; and what the chip measures one by."""
+        self._invitation = text
+        self._show_invitation()
         if self._context_limit != context_limit:
             self._context_limit = context_limit
             self._label_chip()
@@ -163,6 +164,12 @@ class Composer(Horizontal):
         self._document = document
         self.query_one("#chip", Static).set_class(document is not None, "-filled")
         self._label_chip()
+        self._show_invitation()
+
+    def _show_invitation(self) -> None:
+        text = "ask about it" if self._document is not None else self._invitation
+        if self.input.placeholder != text:
+            self.input.placeholder = text
 
     def _label_chip(self) -> None:
         document = self._document

@@ -14,6 +14,9 @@ from kvtui.state import RunState
 _STATES = {"racing": "▶ racing", "paused": "‖ paused", "idle": "■ ready", "loading": "◌ loading"}
 
 
+LABELLED_FROM, LABELLED_WITH_CHANGES_FROM = 72, 100  # columns
+
+
 class Header(Lines):
     def __init__(self, config: WorkerConfig, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -22,7 +25,9 @@ class Header(Lines):
         self._ended = False
         self._budget = config.budget
         self._changes: list[str] = []
-        self.replayed: Callable[[], list[Piece]] | None = None  # what stands in place of the race's state and clock
+        self.cancelling = False  # what the engines are at has still to end
+        # What stands in place of the race's state and clock, with or without saying whose clock it is.
+        self.replayed: Callable[[bool], list[Piece]] | None = None
 
     def show(self, state: RunState, *, budget: float, changes: list[str], ended: bool) -> None:
         """`changes` are what the next run will have that this one has not."""
@@ -35,31 +40,40 @@ class Header(Lines):
             id(state.started),
             state.status,
             self._ended,
+            self.cancelling,
             self._budget,
             self._changes,
             figures.clock(state.clock_s),
-            self.replayed and self.replayed(),
+            self.replayed and self.replayed(True),
         )
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         state, dim = self._state, palette.style(palette.now.dim)
         plain, strong = palette.style(palette.now.foreground), palette.style(palette.now.foreground, bold=True)
-        word = "✖ worker ended" if self._ended else _STATES.get(state.status, state.status)
-        right: list[Piece] = [(word, palette.style(_color(state.status, self._ended), bold=True))]
+        labelled = width >= (LABELLED_WITH_CHANGES_FROM if self._changes else LABELLED_FROM)
+        word, color = _STATES.get(state.status, state.status), _color(state.status, self._ended)
+        if self._ended:
+            word = "✖ worker ended"
+        elif self.cancelling:
+            word, color = "◼ cancelling …", palette.now.warning
+        right: list[Piece] = [(word, palette.style(color, bold=True))]
         if state.started is not None:
-            right.append((f"  {figures.clock(state.clock_s)} ", strong))
-        if self.replayed is not None and not self._ended:
-            right = self.replayed()
+            right += [("  clock " if labelled else "  ", dim), (f"{figures.clock(state.clock_s)} ", strong)]
+        if self.replayed is not None:
+            right = self.replayed(labelled)
         left: list[Piece] = [(" kvtui ", palette.style(palette.now.background, palette.now.foreground, bold=True))]
         if self._changes:
-            left += self._next_run(width - pieces_len(left) - pieces_len(right) - 2)
-        # What comes first matters most: whatever has no room is left out whole.
-        for label, value in self._facts():
-            fact = [("  ", dim), (f"{label} " if label else "", dim), (value, plain)]
-            if pieces_len(left) + pieces_len(fact) + pieces_len(right) + 2 > width:
+            kept = sum(len(f"  {value}") for _, value in self._worded()[-1])
+            room = width - pieces_len(left) - pieces_len(right) - kept - 2
+            pending = self._next_run(room)
+            left += pending if pieces_len(pending) <= room else []
+        for worded in self._worded():
+            facts: list[Piece] = []
+            for label, value in worded:
+                facts += [("  ", dim), (f"{label} " if label else "", dim), (value, plain)]
+            if pieces_len(left) + pieces_len(facts) + pieces_len(right) + 2 <= width:
                 break
-            left += fact
-        return [spread(left, right, width)]
+        return [spread([*left, *facts], right, width)]
 
     def _next_run(self, room: int) -> list[Piece]:
         """As many changes as have room, and how many more there are."""
@@ -72,19 +86,30 @@ class Header(Lines):
                 break
         return [(label, palette.style(palette.now.dim)), (told, palette.style(palette.now.warning, bold=True))]
 
-    def _facts(self) -> list[tuple[str, str]]:
-        started, config = self._state.started, self._config
-        budget = f"{self._budget:.2f}"
+    def _worded(self) -> list[list[tuple[str, str]]]:
+        """Labels and values, in more words and in fewer. That the link is modelled is said in all of them: it is in
+        every speed on the screen."""
+        started = self._state.started
+        budget = ("budget", f"{self._budget:.2f}")
         if started is None:
-            return [("", one_line(config.model)), ("budget", budget)]
+            return [[("", one_line(self._config.model)), budget], [budget], []]
+        model = one_line(started.model)
         device = "device (CPU stand-in)" if started.device_is_stand_in else started.device
-        link = started.link.description or started.link.profile
-        measured = "measured" if started.link.measured else "modelled"
+        dtype = started.dtype.removeprefix("torch.")
+        named = one_line(started.link.description or started.link.profile)
+        link = ("link", f"{named} ({'measured' if started.link.measured else 'modelled'})")
+        last = [] if started.link.measured else [("", "modelled")]
+        full, short = ("", f"{model} · {dtype} · {device}"), ("", f"{model} · {device}")
         return [
-            ("", f"{one_line(started.model)} · {started.dtype.removeprefix('torch.')} · {device}"),
-            ("budget", budget),
-            ("link", f"{one_line(link)} ({measured})"),
-            ("context", f"{started.context_limit:,}"),
+            [full, budget, link, ("context", f"{started.context_limit:,}")],
+            [full, budget, link],
+            [short, budget, link],
+            [short, link],
+            [("", model), link],
+            [budget, link],
+            [link],
+            [("", model), *last],
+            last,
         ]
 
 
