@@ -23,6 +23,7 @@ from textual.screen import Screen
 from textual.worker import get_current_worker
 
 from engines import commands, events
+from kvtui.captioned import Captioned
 from kvtui.command_palette import Commands
 from kvtui.connecting import Connect, connecting
 from kvtui.ending import Ending
@@ -90,7 +91,7 @@ class KvtuiApp(Ending):
         *(Binding(str(n), f"engine({n})", f"Engine {n}", show=False) for n in range(2, 10)),
         Binding("enter,z", "screen.zoom", "Zoom", key_display="⏎"),
         Binding("h", "screen.heat", "Heatmap"),
-        Binding("p", "screen.present", "Present"),
+        Binding("p", "present", "Present"),
         Binding("t", "theme", "Light", show=False),
         Binding("d", "document", "Document"),
         Binding("c", "cache", "Cache"),
@@ -394,7 +395,17 @@ class KvtuiApp(Ending):
 
     async def caption(self, text: str | None) -> None:
         """A line for the audience, until the next one; None takes it away."""
-        self.race.caption(text)
+        for screen in self._captioned():
+            screen.caption(text)
+
+    def action_present(self) -> None:
+        """For an audience, and back."""
+        on = not self.race.presented
+        for screen in self._captioned():
+            screen.present(on)
+
+    def _captioned(self) -> list[Captioned[Any]]:
+        return [screen for screen in self.screen_stack if isinstance(screen, Captioned)]
 
     async def _start_over(self) -> None:
         self.ended, self.next_run = False, NextRun(self.config, self.catalogue)
@@ -436,14 +447,18 @@ class KvtuiApp(Ending):
         if is_open(self, DocumentScreen):
             return
         masked = not self.look.colors
-        screen = DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked)
-        self.push_screen(screen, self._race_again)
+        self._cover(DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked))
 
     def action_cache(self, place: Place | None = None) -> None:
         from kvtui.cache_screen import CacheScreen
 
         if not is_open(self, CacheScreen):
-            self.push_screen(CacheScreen(self.state, self.catalogue, self.source.send, place), self._race_again)
+            self._cover(CacheScreen(self.state, self.catalogue, self.source.send, place))
+
+    def _cover(self, screen: Captioned[None]) -> None:
+        """The race, which goes on beneath."""
+        screen.go_on_from(self.race)
+        self.push_screen(screen, self._race_again)
 
     async def _race_again(self, _: None) -> None:
         await self.refresh_race()
@@ -483,7 +498,7 @@ class KvtuiApp(Ending):
             yield SystemCommand(title, f"From the next run on ({number})", lambda n=number: self.action_engine(n))
         yield SystemCommand("Zoom column", "One engine on the whole screen (enter)", self.race.action_zoom)
         yield SystemCommand("Larger cache pictures", "More lines for layers × positions (h)", self.race.action_heat)
-        yield SystemCommand("Presenter mode", "Large, with captions, for an audience (p)", self.race.action_present)
+        yield SystemCommand("Presenter mode", "Large, with captions, for an audience (p)", self.action_present)
         yield SystemCommand("Light or dark", "The other of the two (t)", self.action_theme)
         yield SystemCommand("Document", "Its words, fading where an engine has let them go (d)", self.action_document)
         yield SystemCommand("Cache on the whole screen", "Zoom, heads, what is known of a token (c)", self.action_cache)

@@ -15,6 +15,7 @@ from textual.widgets import Static
 from engines.commands import Command, Focus
 from kvtui import cache_view
 from kvtui.cache_view import View
+from kvtui.captioned import Captioned
 from kvtui.help_screen import CACHE_KEYS
 from kvtui.inspection import Place, position_in
 from kvtui.overlaid import Dismissable
@@ -30,7 +31,7 @@ QUIET_S = 1 / 4  # without events for so long, all pictures are brought up to da
 PAN = 1 / 2  # of the window
 
 
-class CacheScreen(Dismissable[None]):
+class CacheScreen(Captioned[None], Dismissable[None]):
     """Shows a `RunState`; whoever owns the state calls `show_state` after each change. `catalogue` are the engines in
     the order of their number keys, `send` takes what the engines should know: which layer is looked at."""
 
@@ -80,6 +81,7 @@ class CacheScreen(Dismissable[None]):
     def compose(self) -> ComposeResult:
         yield self._title
         yield Vertical(self._box, self._ruler, self._inspector)
+        yield self.captions
         yield self._legend
         yield KeyFooter()
 
@@ -132,6 +134,7 @@ class CacheScreen(Dismissable[None]):
         for picture in pictures:
             picture.show(self._state.engines.get(picture.engine), self._view, self._tokens, self._cursor_in(picture))
         self._title.show(self._state, self._view, self._tokens)
+        self.captions.show(self._state)
         self._legend.show(self._state)
         self._ruler.show(self._view, self._tokens)
         self._inspector.show(self._state, self._place() if self._tokens else None)

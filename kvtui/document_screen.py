@@ -10,6 +10,7 @@ from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 
 from engines.commands import Command, Focus
+from kvtui.captioned import Captioned
 from kvtui.fading import RESCUED, Kind
 from kvtui.help_screen import DOCUMENT_KEYS
 from kvtui.inspection import Place
@@ -27,7 +28,7 @@ NOTICE_S = 3.0  # short: notices cover words
 LOOK_S = 1.0  # between looks at the whole document, for its figures and its map
 
 
-class DocumentScreen(Dismissable[None]):
+class DocumentScreen(Captioned[None], Dismissable[None]):
     """Shows a `RunState`; whoever owns the state calls `show_state` after each change. `catalogue` are the engines in
     the order of their number keys, `send` takes what the engines should know: which layer is looked at. `masked`:
     evicted words are dots from the beginning, for terminals without colours."""
@@ -80,6 +81,7 @@ class DocumentScreen(Dismissable[None]):
         yield self._header
         yield self._pane
         yield self._inspector
+        yield self.captions
         yield self._legend
         yield self._search_bar
         yield KeyFooter()
@@ -87,6 +89,7 @@ class DocumentScreen(Dismissable[None]):
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self._look)
         self._reading.take(self._state)
+        self.captions.show(self._state)
         self.call_after_refresh(self._look)
 
     def on_unmount(self) -> None:
@@ -114,6 +117,7 @@ class DocumentScreen(Dismissable[None]):
     def show_state(self, state: RunState) -> None:
         self._state = state
         self._pane.show(state)
+        self.captions.show(state)
         self._show_cursor()
         self._count()
 

@@ -10,14 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
-from textual.screen import Screen
 from textual.widgets import Static, Tab, Tabs
 
 from engines.commands import WorkerConfig
 from kvtui import figures, palette
+from kvtui.captioned import Captioned
 from kvtui.messages import FirstFrame
 from kvtui.names import name_of
-from kvtui.panes.caption import CaptionBar
 from kvtui.panes.column import Column
 from kvtui.panes.composer import AskInput, Composer
 from kvtui.panes.header import Header
@@ -35,7 +34,7 @@ QUIET_S = 1 / 4  # without events for so long, all figures are brought up to dat
 WIDE_FROM, COLUMN_FROM, AIRY_COLUMN_FROM = 100, 24, 32
 
 
-class RaceScreen(Screen[None]):
+class RaceScreen(Captioned[None]):
     """Shows a `RunState`; whoever owns the state calls `show` after each change."""
 
     AUTO_FOCUS = ""
@@ -64,7 +63,7 @@ class RaceScreen(Screen[None]):
         self.jumped = False  # the next state does not follow from the last: figures have to jump at once, too
         self.header, self._splash = Header(config), Splash(config.model, config.engines)
         self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
-        self._legend, self.captions, self.composer = Legend(), CaptionBar(), Composer()
+        self._legend, self.composer = Legend(), Composer()
 
     def compose(self) -> ComposeResult:
         yield self.header
@@ -202,11 +201,6 @@ class RaceScreen(Screen[None]):
             banner.update(text)
             banner.display = bool(text)
 
-    def caption(self, text: str | None) -> None:
-        """A line for the audience, until the next one; None takes it away."""
-        self.set_class(text is not None, "-said")
-        self.captions.override(text)
-
     def action_move(self, step: int) -> None:
         engines = self._engines
         if engines:
@@ -225,9 +219,8 @@ class RaceScreen(Screen[None]):
     def action_heat(self) -> None:
         self.toggle_class("-heat")
 
-    def action_present(self) -> None:
-        """For an audience, and back."""
-        self.toggle_class("-presenter")
+    def present(self, on: bool) -> None:
+        super().present(on)
         self._show_columns()
 
     def action_ask(self) -> None:

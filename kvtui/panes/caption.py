@@ -25,25 +25,35 @@ class CaptionBar(Lines):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self.said: str | None = None
         self._held = Held()
         self._captions: list[Caption] = []
-        self._said: str | None = None
+        self._state = RunState()
 
     def show(self, state: RunState) -> None:
-        if self.display and self._said is None:
+        self._state = state
+        if self.display and self.said is None:
             self._captions = self._held.take(state)
         self.redraw()
 
+    def on_show(self) -> None:
+        """It was hidden, and had nothing to do."""
+        self.show(self._state)
+
     def override(self, text: str | None) -> None:
         """Shows `text` in place of what the run has to say, until told otherwise; None gives the bar back."""
-        self._said = text
-        self.redraw()
+        self.said = text
+        self.show(self._state)
+
+    def go_on_from(self, other: CaptionBar) -> None:
+        """On a screen that covers the other's: what has just begun to be said is said to its end."""
+        self._held, self._state = other._held, other._state
 
     def key(self) -> Any:
-        return self._said, self._captions
+        return palette.now.name, self.said, self._captions
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
-        said = [Caption("said", self._said, 0)] if self._said is not None else self._captions
+        said = [Caption("said", self.said, 0)] if self.said is not None else self._captions
         lines: list[list[Piece]] = []
         for caption in said:
             color = palette.engine_color(caption.engine) if caption.engine else palette.now.foreground
