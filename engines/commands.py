@@ -45,11 +45,15 @@ class Step(Command, frozen=True):
 
 
 class Rerun(Command, frozen=True):
-    """The stream from its beginning, with fresh caches."""
+    """The running conversation, and what was submitted together with it, from the beginning, with fresh caches and
+    without what was cancelled. It is a new run: requests are counted from 0 again."""
 
 
-class Cancel(Command, frozen=True):
-    """Ends the running requests (outcome "cancelled") and drops the queued ones."""
+class Cancel(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """Ends the running requests (outcome "cancelled") and drops the queued ones. A notice with the `ticket` says when
+    that is done."""
+
+    ticket: str = ""
 
 
 class SetBudget(Command, frozen=True, kw_only=True):

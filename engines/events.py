@@ -241,15 +241,16 @@ class Sample(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 class Status(Event, frozen=True, kw_only=True, omit_defaults=True):
     """What an engine is doing: "queued", "prefill", "decode", "idle", "failed"; for engine "": "racing", "paused",
-    "idle"."""
+    "idle". `stream` are the titles of all prompts, by request, where that has changed."""
 
     state: str
     request: int = -1
+    stream: list[str] | None = None
 
 
 class Notice(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A line for the person: `level` is "info", "warning" or "error". With a `ticket`, it says why the prompt with that
-    ticket was not taken into the stream."""
+    """A line for the person: `level` is "info", "warning" or "error". With a `ticket`, it answers what
+    came with it: why that prompt was not taken into the stream, or that the cancelling is done."""
 
     level: str
     text: str

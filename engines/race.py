@@ -115,6 +115,7 @@ class Race:
         match command:
             case Submit(prompts=prompts):
                 self._stream.append(prompts, self._conversation_tokens() or 0)
+                self._tell_stream()
             case Pause():
                 self._paused = True
                 self._show(whole=True)
@@ -131,10 +132,15 @@ class Race:
                 self._stream.rewind()
                 self._adopt_knobs()
                 self._begin_run()
-            case Cancel():
+                self._tell_stream()
+            case Cancel(ticket=ticket):
+                running = any(lane.running for lane in self._lanes)
+                cancelled = self._stream.cancel(running=running)
                 self._cancel()
-                self._stream.skip()
-                self._in_conversation = False
+                self._in_conversation = self._in_conversation and not running
+                self._tell_stream()
+                text = "cancelled" if cancelled else "there was nothing to cancel"
+                self._emit(Notice(level="info", text=text, ticket=ticket))
             case Focus(layer=layer):
                 self._focus = layer
                 for lane in self._lanes:
@@ -180,6 +186,7 @@ class Race:
         """The next prompt, in all lanes, from the same clock; or none, if it turns out not to fit."""
         taken = self._stream.take(self._conversation_tokens())
         if taken is None:
+            self._tell_stream()
             return
         request, prompt, rendered = taken
         follow_up = prompt.follow_up
@@ -313,6 +320,14 @@ class Race:
                 device_cap_bytes=config.device_memory_bytes,
             )
         )
+
+    def _tell_stream(self) -> None:
+        """What is in it has changed."""
+        if not self._runs:
+            return
+        busy = self._stream.waiting or any(lane.running for lane in self._lanes)
+        self._status = "paused" if self._paused else "racing" if busy else "idle"
+        self._emit(Status(state=self._status, stream=self._stream.titles))
 
     def _set_status(self, state: str) -> None:
         if state != self._status:

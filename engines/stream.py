@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -10,6 +11,17 @@ from engines.chat import Chat, Rendered, title_of
 from engines.commands import Prompt, WorkerConfig
 from engines.errors import BadRequest, PromptTooLong
 from engines.events import Event, Notice, TooLong
+
+
+@dataclass
+class Item:
+    """`part` counts up with each submission that opens a conversation: what came together is run again together, with
+    the follow-ups that came later."""
+
+    prompt: Prompt
+    rendered: Rendered
+    part: int
+    cancelled: bool = False
 
 
 class Stream:
@@ -20,22 +32,39 @@ class Stream:
         self._config = config
         self._limit = context_limit
         self._emit = emit
-        self._prompts: list[tuple[Prompt, Rendered]] = []
+        self._items: list[Item] = []
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self._prompts)
+        return len(self._items)
+
+    @property
+    def titles(self) -> list[str]:
+        return [title_of(item.prompt) for item in self._items]
 
     @property
     def waiting(self) -> bool:
-        return self._next < len(self._prompts)
+        return self._next < len(self._items)
 
     def rewind(self) -> None:
+        """To the beginning of the part that the last prompt belongs to, without what was cancelled; where that is all
+        there was, with it. What was before is forgotten."""
+        begun = self._items[: self._next]
+        kept = [item for item in begun if not item.cancelled] or begun
+        part = kept[-1].part if kept else 0
+        again = [item for item in kept if item.part == part]
+        self._items = again + self._items[self._next :]
+        for item in again:
+            item.cancelled = False
         self._next = 0
 
-    def skip(self) -> None:
-        """What waits is dropped."""
-        self._next = len(self._prompts)
+    def cancel(self, *, running: bool) -> bool:
+        """Drops what waits, and marks the last one if it is `running`. Returns whether there was anything."""
+        waited = self.waiting
+        del self._items[self._next :]
+        if running:
+            self._items[-1].cancelled = True
+        return running or waited
 
     def new_tokens(self, prompt: Prompt) -> int:
         return self._config.max_new_tokens if prompt.max_new_tokens is None else prompt.max_new_tokens
@@ -45,12 +74,15 @@ class Stream:
         too long and has a ticket is left out by itself: a person will be asked where to cut it. A follow-up that is too
         long for any conversation need not wait for the present one of `conversation_tokens` to end. Raises BadRequest.
         """
-        accepted = []
-        for index, prompt in enumerate(prompts, start=len(self._prompts)):
+        accepted: list[Item] = []
+        part = self._items[-1].part if self._items else 0
+        if prompts and not prompts[0].follow_up:
+            part += 1
+        for index, prompt in enumerate(prompts, start=len(self._items)):
             try:
                 if prompt.follow_up and index == 0:
                     raise BadRequest("it is a follow-up, but nothing comes before it")
-                accepted.append((prompt, self._render(prompt)))
+                accepted.append(Item(prompt, self._render(prompt), part))
             except BadRequest as fault:
                 if isinstance(fault, PromptTooLong) and prompt.ticket:
                     before = conversation_tokens if prompt.follow_up else 0
@@ -58,14 +90,14 @@ class Stream:
                     continue
                 many = len(prompts) > 1
                 raise BadRequest(f"prompt {index + 1}: {fault}" if many else str(fault)) from fault
-        self._prompts += accepted
+        self._items += accepted
 
     def take(self, conversation_tokens: int | None) -> tuple[int, Prompt, Rendered] | None:
         """The next prompt with its index, or None when it turns out not to fit: then it is out of the stream.
         `conversation_tokens` is the length of the longest conversation that it may follow; without one (None), a
         follow-up opens its own."""
         index = self._next
-        prompt, rendered = self._prompts[index]
+        prompt, rendered = self._items[index].prompt, self._items[index].rendered
         fitted: Rendered | None = rendered
         try:
             if prompt.follow_up and conversation_tokens is not None:
@@ -80,7 +112,7 @@ class Stream:
                 self._emit(Notice(level="error", text=str(fault), ticket=prompt.ticket))
             fitted = None
         if fitted is None:
-            del self._prompts[index]
+            del self._items[index]
             return None
         self._next += 1
         return index, prompt, fitted

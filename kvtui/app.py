@@ -254,6 +254,7 @@ class KvtuiApp(Ending):
         if show_state is not None:
             show_state(self.state)
             return
+        self.race.header.cancelling = self.outbox.cancelling
         invitation = "paste a document, or ask …"
         if self._follows_up():
             invitation = "ask a follow-up, or paste a document (ctrl+n: new conversation)"
@@ -344,9 +345,9 @@ class KvtuiApp(Ending):
     def action_rerun(self) -> None:
         self.source.send(commands.Rerun())
 
-    def action_cancel(self) -> None:
-        self.source.send(commands.Cancel())
-        self.outbox.forget()
+    async def action_cancel(self) -> None:
+        self.outbox.cancel()
+        await self.refresh_race()
 
     async def action_budget(self, direction: int) -> None:
         asked = self.next_run.budget
@@ -486,7 +487,7 @@ class KvtuiApp(Ending):
             yield from commands_of()
         yield SystemCommand("Pause or resume", "Stop and go on with all engines (space)", self.action_pause)
         yield SystemCommand("Step", "While paused: one step for each engine (.)", self.action_step)
-        yield SystemCommand("Rerun", "The stream from its beginning, with fresh caches (r)", self.action_rerun)
+        yield SystemCommand("Rerun", "The running conversation's stream, with fresh caches (r)", self.action_rerun)
         yield SystemCommand("Cancel", "End what is running and queued (x)", self.action_cancel)
         yield SystemCommand("Budget up", "From the next run on (+)", lambda: self.action_budget(1))
         yield SystemCommand("Budget down", "From the next run on (−)", lambda: self.action_budget(-1))

@@ -21,7 +21,7 @@ Keys = Sequence[tuple[str, str]]  # keys, and what they do
 KEYS = (
     ("space", "pause and resume the race"),
     (".", "while paused: one step for each engine"),
-    ("r", "run the stream again from its beginning, with fresh caches"),
+    ("r", "run the conversation's stream again, with fresh caches and without what was cancelled"),
     ("+  −", "budget up or down, from the next run on"),
     ("a f k v", "anchors, flash scoring, chunked prefill; predictive prefetch: from the next run on"),
     ("1 2 3 …", "engine on or off, from the next run on"),
@@ -48,7 +48,7 @@ REPLAY_KEYS = (
     (".", "to the next tokens"),
     ("[  ]  <  >", "five seconds back, five seconds on"),
     ("{  }", "half the speed, double the speed"),
-    ("0  r", "to the beginning"),
+    ("0  r", "to the beginning, when the engines are ready"),
 )
 DOCUMENT_KEYS = (
     ("1 2 3 …", "the document as that engine has it"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from engines.commands import Prompt, Submit, WorkerConfig
+from engines.commands import Cancel, Prompt, Submit, WorkerConfig
 from engines.events import AnyEvent, Notice, Submitted, TooLong
 from kvtui.documents import PASTED
 from kvtui.literal import one_line
@@ -35,9 +35,11 @@ class Outbox:
         self._app = app
         self._sent: dict[str, tuple[Prompt, str]] = {}  # by ticket, with the document's name
         self._too_long: dict[str, TooLong] = {}  # by ticket; a person is asked about the first one
+        self._cancel = ""  # the ticket of what the worker has still to cancel
 
     def watch(self, config: WorkerConfig) -> WorkerConfig:
         """What the worker starts with is watched like what is sent. Gives it back with tickets, see `ticketed`."""
+        self._cancel = ""
         config = ticketed(config)
         for prompt in config.prompts:
             if prompt.ticket:
@@ -59,16 +61,26 @@ class Outbox:
                 self._sent.pop(ticket, None)
             case TooLong():
                 self._ask_where_to_cut(event)
+            case Notice(ticket=ticket) if ticket and ticket == self._cancel:
+                self._cancel = ""
             case Notice(ticket=ticket) if ticket in self._sent:
                 self._put_back(ticket)
                 self._app.race.action_ask()
 
-    def forget(self) -> None:
-        """What waits has been cancelled."""
+    @property
+    def cancelling(self) -> bool:
+        """Whether the worker has not come to it yet: it may be counting a long document's tokens."""
+        return bool(self._cancel)
+
+    def cancel(self) -> None:
+        """What runs and what waits."""
         self._sent.clear()
+        self._cancel = uuid.uuid4().hex
+        self._app.source.send(Cancel(ticket=self._cancel))
 
     def put_all_back(self) -> None:
         """There is no worker any more that would take them in; the next one starts with its own."""
+        self._cancel = ""
         own = {prompt.ticket for prompt in self._app.config.prompts}
         for ticket in self._sent.keys() - own:
             self._put_back(ticket)

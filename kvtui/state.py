@@ -160,6 +160,7 @@ class RunState:
     status: str = "loading"
     prompts: list[PromptState] = field(default_factory=list)
     prompts_total: int = 0
+    titles: list[str] = field(default_factory=list)  # of the whole stream, where the worker has told
     engines: dict[str, EngineState] = field(default_factory=dict)
     sample: events.Sample | None = None
     notices: list[events.Notice] = field(default_factory=list)
@@ -206,6 +207,7 @@ class RunState:
 
     def _forget(self) -> None:
         self.prompts.clear()
+        self.titles.clear()
         self.prompts_total = 0
         for engine in self.engines.values():
             self.engines[engine.id] = EngineState(engine.id, engine.label, engine.knobs)
@@ -344,6 +346,9 @@ class RunState:
     def _on_status(self, event: events.Status) -> None:
         if not event.engine:
             self.status = event.state
+            if event.stream is not None:
+                self.titles = list(event.stream)
+                self.prompts_total = max(len(self.titles), len(self.prompts))
         elif event.request >= 0:
             engine = self.engine_for(event)
             request = engine.requests.get(event.request)

@@ -89,7 +89,6 @@ async def test_first_the_splash_then_the_race() -> None:
     [
         ("space", commands.Pause()),
         ("r", commands.Rerun()),
-        ("x", commands.Cancel()),
         ("plus", commands.SetBudget(budget=0.35)),
         ("minus", commands.SetBudget(budget=0.25)),
         ("2", commands.SetEngines(engines=["vllm", "infinigen"])),
@@ -101,6 +100,42 @@ async def test_keys_become_commands(key: str, expected: commands.Command) -> Non
         await shows(pilot, "▶ racing")
         await pilot.press(key)
         assert source.sent == [expected]
+
+
+async def test_cancelling_is_shown_until_it_is_done() -> None:
+    app, source = make([started(), events.Status(run="synthetic", state="racing")])
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await shows(pilot, "▶ racing")
+        await pilot.press("x")
+        (command,) = source.sent
+        assert isinstance(command, commands.Cancel)
+        assert command.ticket
+        await shows(pilot, "◼ cancelling …")
+        source.say(events.Notice(level="info", text="of something else"))
+        await shows(pilot, "of something else")
+        assert "◼ cancelling …" in screen_text(app)
+        source.say(events.Notice(level="info", text="cancelled", ticket=command.ticket))
+        await shows(pilot, "▶ racing")
+        assert "cancelling" not in screen_text(app)
+        await pilot.press("x")
+        await shows(pilot, "◼ cancelling …")
+        source.end("the worker was killed by signal 9 (SIGKILL)")
+        await shows(pilot, "✖ worker ended")
+        await pilot.press("w")
+        await until(pilot, lambda: "cancelling" not in screen_text(app))
+
+
+async def test_what_is_queued_joins_the_stream_at_once() -> None:
+    race = Race(prompt_tokens=64, new_tokens=40)
+    app, source = make([started(), race.submitted(), *list(race.merged())[:20]])
+    async with app.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "prompt 1 of 1")
+        source.say(events.Status(run="synthetic", state="racing", stream=[TITLES[0], "Why is that?"]))
+        await shows(pilot, "prompt 1 of 2")
+        assert "○ Why is that?" in screen_text(app)
+        source.say(events.Status(run="synthetic", state="racing", stream=[TITLES[0]]))  # dropped
+        await shows(pilot, "prompt 1 of 1")
+        assert "Why is that?" not in screen_text(app)
 
 
 async def test_pause_step_and_resume() -> None:

@@ -219,8 +219,84 @@ def test_cancel_ends_the_running_and_drops_the_queued():
     assert [(o.request, o.outcome) for o in course.of(Outcome)] == [(0, "cancelled"), (0, "cancelled")]
     course.race.handle(Submit(prompts=[Prompt(text="and?", follow_up=True)]))
     course.finish()
-    assert not course.of(Submitted, request=2)[0].follow_up  # nothing is left to follow
-    assert [o.outcome for o in course.of(Outcome, request=2)] == ["ok", "ok"]
+    assert not course.of(Submitted, request=1)[0].follow_up  # nothing is left to follow
+    assert [o.outcome for o in course.of(Outcome, request=1)] == ["ok", "ok"]
+
+
+def test_a_cancel_is_answered_when_it_is_done():
+    course = Course(Prompt(text="one"), Prompt(text="two"))
+    course.race.advance()
+    course.race.handle(Cancel(ticket="c1"))
+    assert [s.stream for s in course.of(Status) if s.stream is not None] == [["one"]]
+    outcome, notice = course.of(Outcome)[-1], course.of(Notice)[-1]
+    assert course.events.index(outcome) < course.events.index(notice)
+    assert (notice.level, notice.text, notice.ticket) == ("info", "cancelled", "c1")
+    course.finish().race.handle(Cancel(ticket="c2"))
+    assert (course.of(Notice)[-1].text, course.of(Notice)[-1].ticket) == ("there was nothing to cancel", "c2")
+
+
+def test_nothing_cancelled_leaves_the_conversation_as_it_is():
+    course = Course(Prompt(text="one")).finish()
+    course.race.handle(Cancel())
+    course.race.handle(Submit(prompts=[Prompt(text="more", follow_up=True)]))
+    assert course.finish().of(Submitted, request=1)[0].follow_up
+
+
+def test_what_is_queued_is_told_at_once():
+    course = Course(Prompt(text="one"))
+    course.race.advance()
+    course.race.handle(Submit(prompts=[Prompt(text="two", title="Second"), Prompt(text="three")]))
+    told = course.of(Status)[-1]
+    assert (told.state, told.engine, told.stream) == ("racing", "", ["one", "Second", "three"])
+    assert not course.of(Submitted, request=1)
+
+
+def rerun_titles(course):
+    course.race.handle(Rerun())
+    run = course.of(RunStarted)[-1].run
+    course.finish()
+    again = [e for e in course.events if e.run == run]
+    submitted = {e.request: e.title for e in again if isinstance(e, Submitted)}
+    assert list(submitted) == list(range(len(submitted)))
+    assert next(e.stream for e in again if isinstance(e, Status) and e.stream is not None) == list(submitted.values())
+    return list(submitted.values())
+
+
+def test_a_rerun_is_of_the_running_conversation_and_what_came_with_it():
+    course = Course(Prompt(text="one"), Prompt(text="two")).finish()
+    course.race.handle(Submit(prompts=[Prompt(text="more", follow_up=True)]))
+    assert rerun_titles(course.finish()) == ["one", "two", "more"]
+    course.race.handle(Submit(prompts=[Prompt(text="new")]))
+    course.finish().race.handle(Submit(prompts=[Prompt(text="and", follow_up=True)]))
+    assert rerun_titles(course.finish()) == ["new", "and"]
+    assert rerun_titles(course) == ["new", "and"]
+
+
+def test_a_rerun_keeps_what_waits():
+    course = Course(Prompt(text="one"), Prompt(text="two"))
+    course.race.advance()
+    course.race.handle(Submit(prompts=[Prompt(text="new")]))
+    assert rerun_titles(course) == ["one", "two", "new"]
+
+
+def test_a_rerun_leaves_out_what_was_cancelled():
+    course = Course(Prompt(text="one")).finish()
+    course.race.handle(Submit(prompts=[Prompt(text="new"), Prompt(text="dropped")]))
+    course.race.advance()
+    course.race.handle(Cancel())
+    assert rerun_titles(course) == ["one"]
+    course.race.handle(Submit(prompts=[Prompt(text="more", follow_up=True)]))
+    course.race.advance()
+    course.race.handle(Cancel())
+    assert rerun_titles(course) == ["one"]
+
+
+def test_a_rerun_of_nothing_but_what_was_cancelled_runs_it_again():
+    course = Course(Prompt(text="one"))
+    course.race.advance()
+    course.race.handle(Cancel())
+    assert rerun_titles(course) == ["one"]
+    assert {o.outcome for o in course.of(Outcome)[-2:]} == {"ok"}
 
 
 def test_rerun_is_a_new_run_with_fresh_caches():

@@ -27,7 +27,11 @@ class Prompts(Lines):
 
     def key(self) -> Any:
         state = self._state
-        return state.prompts_total, [(p.request, self._mark(p)) for p in state.prompts]
+        return state.prompts_total, self._all_titles(), [(p.request, self._mark(p)) for p in state.prompts]
+
+    def _all_titles(self) -> list[str]:
+        """By request: as told when the stream changed, or as it was given at the start."""
+        return self._state.titles or self._titles
 
     def _mark(self, prompt: PromptState) -> str:
         requests = [e.requests.get(prompt.request) for e in self._state.engines.values()]
@@ -43,13 +47,13 @@ class Prompts(Lines):
         if prompt is not None and presented(self):
             return [[(" › ", dim), (one_line(question(prompt.text[-TAIL_CHARACTERS:])), strong)]]
         if prompt is None:
-            return [[(" prompts ", dim), (f"{len(self._titles) or '–'}", strong), (" in the stream", dim)]]
+            return [[(" prompts ", dim), (f"{len(self._all_titles()) or '–'}", strong), (" in the stream", dim)]]
         line: list[Piece] = [(f" prompt {prompt.request + 1} of {state.prompts_total} ", strong)]
         known = {p.request: p for p in state.prompts}
-        titles = []
-        for number in range(state.prompts_total):
+        titles, told = [], self._all_titles()
+        for number in range(max(state.prompts_total, prompt.request + 1)):
             there = known.get(number)
-            title = there.title if there is not None else self._titles[number] if number < len(self._titles) else ""
+            title = there.title if there is not None else told[number] if number < len(told) else ""
             if there is not None or title:
                 mark = self._mark(there) if there is not None else "○"
                 titles.append((mark, one_line(title) or "untitled", there is prompt))
