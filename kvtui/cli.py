@@ -21,9 +21,10 @@ import msgspec
 from engines.commands import Prompt, WorkerConfig
 from engines.errors import BadRequest, KvtuiError
 from kvtui import ascii
-from kvtui.literal import one_line
+from kvtui.literal import brief, one_line
 from kvtui.options import (
     FILE,
+    TEXT,
     look_options,
     looks_wanted,
     playback_options,
@@ -34,6 +35,7 @@ from kvtui.options import (
 
 if TYPE_CHECKING:
     from kvtui.app import KvtuiApp
+    from kvtui.player import Player
     from kvtui.trace import TraceReader, TraceWriter
 
 _STDIN_WAIT_S = 3.0
@@ -52,23 +54,27 @@ def main() -> None:
     try:
         code = cli.main(prog_name="kvtui", standalone_mode=False)
     except click.ClickException as fault:
-        said = one_line(fault.format_message())  # it may quote a file's or a script's escape sequences
-        fault.format_message = lambda: said  # type: ignore[method-assign]
-        fault.show()
+        _say(fault.format_message(), getattr(fault, "ctx", None))
         code = fault.exit_code
     except click.Abort:
         code = 130
     except KvtuiError as fault:
-        click.echo(f"kvtui: {one_line(str(fault))}", err=True)
+        _say(str(fault))
         code = 2
     except KeyboardInterrupt:
         code = 130
-    except OSError as fault:  # a full disk, a closed output
+    except (OSError, _ReaderGone) as fault:  # a full disk, a closed output
         _let_go(sys.stdout)
-        if not isinstance(fault, BrokenPipeError):
-            click.echo(f"kvtui: cannot write the output: {fault.strerror or fault}", err=True)
+        if isinstance(fault, OSError) and not isinstance(fault, BrokenPipeError):
+            _say(f"cannot write the output: {fault.strerror or fault}")
         code = 2
     sys.exit(code)
+
+
+def _say(what: str, context: click.Context | None = None) -> None:
+    """One line: it may quote a file's or a script's escape sequences, and all of it."""
+    help_text = f" ({context.command_path} --help tells more)" if context is not None else ""
+    click.echo(f"kvtui: {brief(what).removesuffix('.')}{help_text}", err=True)
 
 
 def _let_go(stream: Any) -> None:
@@ -77,7 +83,19 @@ def _let_go(stream: Any) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+class _ReaderGone(Exception):
+    """Nobody reads the output any more. Not an OSError: click would make that exit code 1 itself."""
+
+
+class _Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as fault:
+            raise _ReaderGone from fault
+
+
+@click.group(cls=_Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kvtui")
 @shared_options
 @trace_option
@@ -125,7 +143,7 @@ def run(as_json: bool, trace: Path | None, **options: Any) -> int:
 
 
 @cli.command()
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=FILE)
 @playback_options
 @look_options
 @record_options
@@ -144,7 +162,7 @@ def replay(path: Path | None, speed: float, from_s: float | None, record: Path |
 
 
 @cli.command()
-@click.argument("script", required=False)
+@click.argument("script", required=False, type=TEXT)
 @click.option("--quit", "leave", is_flag=True, help="Leave when the script has ended.")
 @click.option("--replay", "recording", type=FILE, help="On this recording, as of `kvtui replay`, without a model.")
 @trace_option
@@ -164,28 +182,21 @@ def play(
     """Play a demo: prompts, keys and captions at the moments that a script names.
 
     SCRIPT is a .toml file, or the name of one that comes along; without it, those are listed."""
-    from kvtui import script as scripts
-
-    if recording is None and (_is_given("speed") or _is_given("from_s")):
-        raise click.UsageError("--speed and --from go with --replay")
-    if recording is not None and trace is not None:
-        raise click.UsageError("--trace keeps what a model does; --replay has none")
+    _check_playback(recording, trace)
     if script is None:
+        from kvtui import script as scripts
+
         for name, known in scripts.shipped():
             click.echo(f"{name:<16} {known.title}")
         return 0
-    from kvtui.player import Player
-
-    player = Player(scripts.find(script), _configure_race)
+    player = _player(script)
     if recording is not None:
         player.check_replayable()
         reader = _open_recording(recording, from_s)
         if not _has_screen():
             raise BadRequest("a script is played on the screen; here is no terminal")
         return _show(_replaying(reader, speed, from_s, player=player, leave_after_play=leave), record, record_fps)
-    config = _configure_race(player.script.race)
-    if not player.script.stream:
-        config = msgspec.structs.replace(config, prompts=[])
+    config = player.first()
     if not _has_screen():
         raise BadRequest("a script is played on the screen; here is no terminal")
     from kvtui.app import KvtuiApp
@@ -197,7 +208,9 @@ def play(
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others can reach it then.")
+@click.option(
+    "--host", type=TEXT, default="127.0.0.1", show_default=True, help="Address to listen on; others can reach it then."
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def serve(host: str, port: int, arguments: tuple[str, ...]) -> int:
@@ -220,17 +233,47 @@ def _check_served(arguments: list[str]) -> None:
         if name not in SHOWN:
             raise BadRequest(f"kvtui {name} has no screen that could be served")
         if command is None:
+            _check_recording(context.params["record"], context.params["record_fps"], screen=True)
+            with _tracing(context.params["trace"]):
+                _configure(_race_of(context), piped=False)
             return
         with command.make_context(name, rest, parent=context) as within:
+            options = within.params
+            _check_recording(options["record"], options["record_fps"], screen=True)
             if name == "replay":
-                _open_recording(within.params["path"], within.params["from_s"]).close()
-                return
-            if within.params["recording"] is not None:
-                _open_recording(within.params["recording"], within.params["from_s"]).close()
-            if within.params["script"] is not None:
-                from kvtui import script
+                _open_recording(options["path"], options["from_s"]).close()
+            else:
+                _check_served_script(**options)
 
-                script.find(within.params["script"])
+
+def _check_served_script(
+    script: str | None, recording: Path | None, trace: Path | None, from_s: float | None, **_: Any
+) -> None:
+    _check_playback(recording, trace)
+    if script is None:
+        raise BadRequest("kvtui serve play needs a script; `kvtui play` lists those that come along")
+    player = _player(script)
+    if recording is None:
+        with _tracing(trace):
+            player.first()
+    else:
+        player.check_replayable()
+        _open_recording(recording, from_s).close()
+
+
+def _player(script: str) -> Player:
+    """Of a file or a shipped script. Raises BadRequest."""
+    from kvtui.player import Player
+    from kvtui.script import find
+
+    return Player(find(script), _configure_race)
+
+
+def _check_playback(recording: Path | None, trace: Path | None) -> None:
+    if recording is None and (_is_given("speed") or _is_given("from_s")):
+        raise click.UsageError("--speed and --from go with --replay")
+    if recording is not None and trace is not None:
+        raise click.UsageError("--trace keeps what a model does; --replay has none")
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -244,12 +287,12 @@ def study(arguments: tuple[str, ...]) -> int:
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
-@click.option("--fetch", metavar="NAME", help="Fetch and convert a model, so that later starts are quick.")
+@click.option("--fetch", type=TEXT, metavar="NAME", help="Fetch and convert a model, so that later starts are quick.")
 def models(as_json: bool, fetch: str | None) -> int:
     """List the models that have short names."""
     from kvtui import catalogue
 
-    return catalogue.fetch(fetch) if fetch else catalogue.show(as_json=as_json)
+    return catalogue.fetch(fetch) if fetch is not None else catalogue.show(as_json=as_json)
 
 
 def _show(app: KvtuiApp, record: Path | None, record_fps: float | None) -> int:
@@ -348,10 +391,17 @@ def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfi
     """The configuration that a script's options stand for, checked like a command line."""
     from kvtui.script import arguments
 
-    with cli.make_context("kvtui", arguments(options)) as context:
-        for option in ("trace", "record", "record_fps"):
-            context.params.pop(option)
-        return _configure(dict(context.params), piped=False)
+    given = arguments(options)
+    try:
+        with cli.make_context("kvtui", given) as context:
+            return _configure(_race_of(context), piped=False)
+    except click.ClickException as fault:
+        raise BadRequest(fault.format_message()) from None
+
+
+def _race_of(context: click.Context) -> dict[str, Any]:
+    """What of the live app's options shapes the race."""
+    return {name: value for name, value in context.params.items() if name not in ("trace", "record", "record_fps")}
 
 
 def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, ...], *, piped: bool) -> list[Prompt]:
@@ -359,6 +409,8 @@ def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, 
     from kvtui import prompts
     from kvtui.piped import name_of
 
+    if not piped and "-" in (str(prompt_file), str(document)):
+        raise BadRequest('"-" would be stdin, where nobody writes here')
     if document is not None and prompt_file is not None:
         raise click.UsageError("--document goes with --prompt; a --prompt-file holds its own documents")
     stream = []

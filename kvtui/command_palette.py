@@ -10,7 +10,7 @@ from textual.widgets import Button, Input, OptionList
 from kvtui.overlaid import Dismissable
 
 
-class Commands(Dismissable[None], CommandPalette):
+class Commands(CommandPalette, Dismissable[None]):
     """A command is run once, however often it was chosen before the palette had gone."""
 
     @on(Input.Submitted)

@@ -56,11 +56,11 @@ class Ending(Dressing):
     def _is_of_what_goes(self, error: BaseException | None) -> bool:
         while isinstance(error, WorkerFailed):
             error = error.error
-        if not isinstance(error, _OF_WHAT_GOES):
-            return False
+        if self.leaving:
+            return isinstance(error, _OF_WHAT_GOES) or (isinstance(error, LookupError) and _raised_by_textual(error))
         part = active_message_pump.get(None)
-        if self.leaving or not isinstance(part, DOMNode) or part is self:
-            return self.leaving
+        if not isinstance(error, _OF_WHAT_GOES) or not isinstance(part, DOMNode) or part is self:
+            return False
         with contextlib.suppress(NoScreen):
             return not part.is_attached or part.screen not in self.screen_stack
         return True
@@ -71,6 +71,12 @@ class Ending(Dressing):
         if not self.fault and error is not None:
             self.fault = _written_down(error)
         self._close_messages_no_wait()
+
+
+def _raised_by_textual(error: BaseException) -> bool:
+    """A style or an option that was not there yet, for instance."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("textual.")
 
 
 def _written_down(error: Exception) -> str:

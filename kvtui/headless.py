@@ -17,7 +17,7 @@ from engines.errors import KvtuiError
 from engines.events import Cache, Heads, Notice, Outcome, RunStarted, Status
 from kvtui import figures
 from kvtui.connecting import connecting
-from kvtui.literal import literal, one_line
+from kvtui.literal import brief, literal, one_line
 from kvtui.source import Restored, Source, SourceEndedError
 from kvtui.state import EngineState, RequestState, RunState
 from kvtui.trace import TraceReader, TraceWriter
@@ -59,10 +59,10 @@ def run_headless(
         if as_json:
             print(json.dumps(_report(state, rows)), file=out, flush=True)
     except _NotStarted as fault:
-        print(f"kvtui: {fault}", file=sys.stderr)
+        print(f"kvtui: {brief(str(fault))}", file=sys.stderr)
         return 2
     except SourceEndedError as fault:
-        print(f"kvtui: {fault}", file=sys.stderr)
+        print(f"kvtui: {brief(str(fault))}", file=sys.stderr)
         return 1
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -143,7 +143,7 @@ def _race(source: Source, state: RunState, progress: Any) -> Iterator[dict[str, 
                     case Notice(level="error", text=text) if state.started is None:
                         raise _NotStarted(text)
                     case Notice(text=text):
-                        print(f"kvtui: {text}", file=sys.stderr)
+                        print(f"kvtui: {brief(text)}", file=sys.stderr)
                     case Status(engine="", state="idle"):
                         return
             if progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+BRIEF_CHARACTERS = 450
 _CHAT_MARKS = re.compile(r"<\|[^|<>\s]{1,40}\|>(?:assistant|system|user)?\s*|</?s>|\[/?INST\]")
 
 _VISIBLE = {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
@@ -30,6 +31,14 @@ def literal(text: str) -> str:
 def one_line(text: str) -> str:
     """As `literal`, with runs of white space (line breaks too) as one space."""
     return literal(" ".join(text.split()))
+
+
+def brief(text: str) -> str:
+    """As `one_line`, for what a person is told: the middle left out of what quotes a whole file."""
+    line = one_line(text)
+    if len(line) <= BRIEF_CHARACTERS:
+        return line
+    return f"{line[: BRIEF_CHARACTERS * 2 // 3]} … {line[-BRIEF_CHARACTERS // 3 :]}"
 
 
 def quoted(token: str) -> str:

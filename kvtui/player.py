@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from engines.commands import WorkerConfig
 from engines.errors import BadRequest
@@ -25,20 +28,34 @@ Configure = Callable[[dict[str, Option]], WorkerConfig]
 
 
 class Player:
-    """`configure` turns a race's options into a worker's configuration; it raises BadRequest before anything runs."""
+    """`configure` turns a race's options into a worker's configuration. Raises BadRequest before anything runs: what
+    cannot be, and in which step."""
 
     def __init__(self, script: Script, configure: Configure) -> None:
         self.script = script
         self.configure = configure
         self._options = dict(script.race)
-        self._configs = {id(step): self._changed(step) for step in script.step if step.race is not None}
-        self._documents = {id(step): self._document(step) for step in script.step if step.document is not None}
+        self._configs: dict[int, WorkerConfig] = {}
+        self._documents: dict[int, str] = {}
+        for number, step in enumerate(script.step, start=1):
+            with _named(f"{script.name}, step {number}"):
+                if step.race is not None:
+                    self._configs[id(step)] = self._changed(step)
+                if step.document is not None:
+                    self._documents[id(step)] = self._document(step)
+
+    def first(self) -> WorkerConfig:
+        """What the worker begins with. Raises BadRequest."""
+        with _named(f"{self.script.name}, [race]"):
+            config = self.configure(self.script.race)
+        return config if self.script.stream else msgspec.structs.replace(config, prompts=[])
 
     def check_replayable(self) -> None:
         """Raises BadRequest for a step that needs a worker."""
         for number, step in enumerate(self.script.step, start=1):
             if step.race is not None or step.document is not None or step.prompt is not None:
-                raise BadRequest(f"step {number} asks for something new, which a recording cannot answer")
+                where = f"{self.script.name}, step {number}"
+                raise BadRequest(f"{where} asks for something new, which a recording cannot answer")
 
     async def play(self, app: KvtuiApp) -> None:
         """All steps; tells the person when one of them waits in vain, and leaves the app to them."""
@@ -91,6 +108,14 @@ class Player:
             (len(text.encode()) + 2) * step.repeat - 2, f"the document of {step.repeat:,} times {one_line(name)}"
         )
         return "\n\n".join([text] * step.repeat)
+
+
+@contextlib.contextmanager
+def _named(where: str) -> Iterator[None]:
+    try:
+        yield
+    except BadRequest as fault:
+        raise BadRequest(f"{where}: {fault}") from None
 
 
 async def _until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -30,6 +30,7 @@ import msgspec
 from engines.errors import BadRequest
 from engines.events import ENGINE_LABELS
 from kvtui.conditions import CONDITIONS
+from kvtui.options import race_options
 from kvtui.prompts import LARGEST_BYTES, read_text
 
 LONGEST_S = 86_400
@@ -60,13 +61,15 @@ class Step(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Script(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """`stream`: whether the built-in prompts run; otherwise only what the steps ask."""
+    """`stream`: whether the built-in prompts run; otherwise only what the steps ask. `name` and `folder` are
+    those of the file."""
 
     title: str
     step: list[Step]
     about: str = ""
     race: dict[str, Option] = {}
     stream: bool = True
+    name: str = ""
     folder: str = "."
 
 
@@ -109,7 +112,7 @@ def parse(text: str, name: str) -> Script:
         for key in step.key_names:
             if not is_key(key):
                 raise BadRequest(f'{name}, step {number}: no key is called "{key}"')
-    return script
+    return msgspec.structs.replace(script, name=name)
 
 
 def is_key(name: str) -> bool:
@@ -133,9 +136,9 @@ def is_key(name: str) -> bool:
 
 def arguments(options: dict[str, Option]) -> list[str]:
     """The options as the command line would give them. Raises BadRequest for one that is no part of a race."""
-    given = []
+    given, known = [], race_options()
     for name, value in options.items():
-        if name in ("help", "version"):
+        if name.replace("_", "-") not in known:
             raise BadRequest(f'"{name}" is no option of a race')
         flag = "--" + name.replace("_", "-")
         if value is True:

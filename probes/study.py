@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from engines.errors import BadRequest, KvtuiError
 from engines.knobs import ANCHORS
@@ -161,8 +161,13 @@ def _cell(value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"kvtui: {message} ({self.prog} --help tells more)\n")
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="kvtui study", description="Rerun a study of docs/improvements.md.")
+    parser = _Parser(prog="kvtui study", description="Rerun a study of docs/improvements.md.")
     parser.add_argument("name", choices=STUDIES, help="; ".join(f"{n}: {s.__doc__}" for n, s in STUDIES.items()))
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
     parser.add_argument("--model", default="smollm2-135m")
