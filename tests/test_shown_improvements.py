@@ -123,6 +123,7 @@ def test_the_disk_is_shown_where_it_is_in_use() -> None:
     assert "▒ host 8.00 MB  ≡ disk 12.0 MB" in drawn(pane, state, 80, 3)[0]
     assert "⠒ host 8.00 MB ≡ disk 12.0 MB" in drawn(pane, state, 150, 1)[0]  # zoomed
     assert "≡ on disk" in drawn(Legend(), state, 120, 1)[0]
+    assert drawn(pane, state, 92, 1)[0].startswith("KV memory ─")  # where there is less room, with fewer words
     without = race("infinigen+")
     assert "disk" not in "".join(drawn(pane, without, 60, 5) + drawn(Legend(), without, 120, 1))
 
@@ -167,3 +168,18 @@ def test_older_traces_say_nothing_of_anchors() -> None:
     memory = Race().memory("h2o", 1.0, 100)
     assert memory.anchors is None
     assert b"anchors" not in events.encode([memory])
+
+
+def test_the_plots_legend_gives_up_words_rather_than_figures() -> None:
+    ran, state, ids = Race(prompt_tokens=512, new_tokens=2), RunState(), list(events.ENGINE_LABELS)
+    infos = [events.EngineInfo(id=id, label=events.ENGINE_LABELS[id]) for id in ids]
+    state.apply_all([replace(started(), engines=infos), ran.submitted()])
+    for id in ids:
+        state.apply(replace(ran.memory("infinigen", 1.0, 512), engine=id))
+    wide, less, few, least = (drawn(MemoryGraph("h2o"), state, width, 1)[0] for width in (250, 222, 200, 156))
+    assert "█ Paged (vLLM-style) 3.18 MB ⠒ host 11.8 MB" in wide
+    assert "█ Paged 3.18 MB ⠒ host 11.8 MB" in less
+    assert "█ Paged 3.18 MB ⠒ 11.8 MB" in few
+    assert all(line.endswith("11.8 MB") for line in (wide, less, few))
+    assert least.endswith("█ Hybrid 3.18 MB")
+    assert all(line.startswith("KV memory ─") for line in (wide, less, few, least))

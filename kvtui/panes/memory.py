@@ -6,8 +6,9 @@ from typing import Any
 
 from engines.events import KvState
 from kvtui import figures, palette
+from kvtui.names import name_of
 from kvtui.panes import graph
-from kvtui.panes.lines import Lines, Piece, ends, rule
+from kvtui.panes.lines import Lines, Piece, ends, pieces_len, rule
 from kvtui.panes.window import time_scale
 from kvtui.state import EngineState, RunState
 from kvtui.verdict import paged_bytes
@@ -21,7 +22,7 @@ class MemoryGraph(Lines):
         super().__init__(**arguments)
         self.engine = engine
         self._state: EngineState | None = None
-        self._all: list[tuple[str, str, int, int, int]] = []  # of every engine: label, colour, bytes by tier
+        self._all: list[tuple[str, str, int, int, int]] = []  # of every engine: id, label, bytes by tier
         self._reference = 0
         self._scale = 1.0
         self._span_s = 2.0
@@ -30,8 +31,7 @@ class MemoryGraph(Lines):
         self._state = state.engines.get(self.engine)
         self._reference = paged_bytes(state, self.engine)
         self._all = [
-            (e.label, palette.engine_color(e.id), e.cache_bytes or 0, e.host_bytes or 0, e.disk_bytes)
-            for e in state.engines.values()
+            (e.id, e.label, e.cache_bytes or 0, e.host_bytes or 0, e.disk_bytes) for e in state.engines.values()
         ]
         self._scale = figures.ceiling(max((e.memory_history.top for e in state.engines.values()), default=0.0))
         self._span_s = time_scale(state)
@@ -59,7 +59,7 @@ class MemoryGraph(Lines):
             facts.append((f" {change}", palette.style(palette.now.foreground, bold=True)))
         label = "KV memory" if width >= 34 or (not change and width >= NARROW) else "KV"
         if height == 1 and width >= WIDE:
-            facts = self._legend()
+            facts = self._legend(width - len(label) - 3)
         elif height < 4 and host and width >= WIDE // 2:
             facts += [("  ", dim), *self._below(engine)[0]]
         lines = [rule([(label, dim)], facts, width)]
@@ -76,15 +76,20 @@ class MemoryGraph(Lines):
             lines += graph.stacked(columns, rows, self._scale, color)
         return lines
 
-    def _legend(self) -> list[Piece]:
-        """Every engine's figures, for the plot of all of them below."""
+    def _legend(self, width: int) -> list[Piece]:
+        """Every engine's figures, for the plot of all of them below, as many as there is room for."""
         pieces: list[Piece] = []
-        for label, color, device, host, disk in self._all:
-            pieces.append((f"  █ {label} {figures.size(device)}", palette.style(color, bold=True)))
-            if host:
-                pieces.append((f" ⠒ host {figures.size(host)}", palette.style(color)))
-            if disk:
-                pieces.append((f" {_DISK} disk {figures.size(disk)}", palette.style(color)))
+        for full_names, words, below in ((True, True, True), (False, True, True), (False, False, True), (False,) * 3):
+            pieces = []
+            for id, label, device, host, disk in self._all:
+                style, strong = (palette.style(palette.engine_color(id), bold=bold) for bold in (False, True))
+                pieces.append((f"  █ {label if full_names else name_of(id)} {figures.size(device)}", strong))
+                if host and below:
+                    pieces.append((f" ⠒ {'host ' * words}{figures.size(host)}", style))
+                if disk and below:
+                    pieces.append((f" {_DISK} {'disk ' * words}{figures.size(disk)}", style))
+            if pieces_len(pieces) <= width:
+                break
         return pieces
 
     def _totals(self, engine: EngineState, width: int) -> list[Piece]:

@@ -137,7 +137,8 @@ class Vitals(Lines):
             return ends([[(f"≠ differs {where}", mark)], [(f"≠ {where}", mark)]], [[]], width)
         if not request.differs:
             return ends(counts, [[]], width)
-        same, good = f"{len(request.differs):,} tokens", palette.style(palette.now.good, bold=True)
+        same = f"{len(request.differs):,} token{'s' * (len(request.differs) > 1)}"
+        good = palette.style(palette.now.good, bold=True)
         return ends([[(f"= same as paged, {same}", good)], [(f"= same, {same}", good)]], [[]], width)
 
 
