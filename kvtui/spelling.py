@@ -4,7 +4,7 @@ key ("<") or mean something else ("=")."""
 from __future__ import annotations
 
 _KEYS = str.maketrans(
-    {"←": "left", "→": "right", "↑": "up", "↓": "down", "⏎": "enter", "⌫": "bksp", "⇧": "shift+", "−": "-"}
+    {"←": "left", "→": "right", "↑": "up", "↓": "down", "⏎": "enter", "⌫": "bksp", "⇧": "shift+", "−": "-", "…": "..."}
 )
 _ARROWS = str.maketrans({"→": "->", "⇄": "<->"})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from kvtui import figures, palette
+from kvtui import figures, palette, spelling
 from kvtui.panes import graph
 from kvtui.panes.lines import Lines, Piece, ends, pieces_len, rule
 from kvtui.panes.window import time_scale
@@ -45,7 +45,7 @@ class TransferGraph(Lines):
         dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
         engine = self._state
         if engine is None or engine.transfer is None:
-            return [rule(self._label("host ⇄ device"), [], width)]
+            return [rule(self._label(spelling.arrows("host ⇄ device")), [], width)]
         transfer, history = engine.transfer, engine.transfer_history
         total = transfer.h2d_total_bytes + transfer.d2h_total_bytes
         window_s = min(RATE_WINDOW_S, max(1e-6, engine.clock_s - engine.started_clock_s))
@@ -57,7 +57,7 @@ class TransferGraph(Lines):
             if limit.split(" ")[1].startswith(speed.split(" ")[1]):
                 speed = speed.split(" ")[0]
             now = [(speed, strong), (f" of {limit}", dim)]
-        label = self._label("host ⇄ device")
+        label = self._label(spelling.arrows("host ⇄ device"))
         if pieces_len(label) + pieces_len(now) + 3 > width:
             label = self._label("link")
         if pieces_len(label) + pieces_len(now) + 3 > width:
