@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engines.errors import BadRequest
+from engines.events import ENGINE_LABELS
 from engines.knobs import ANCHORS
 
 _UNITS = {"": 1, "b": 1} | {
@@ -18,6 +19,33 @@ _UNITS = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
+
+
+class Filled(click.ParamType):
+    """A text that says something."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        _check_filled(value, param)
+        return str(value)
+
+
+class File(click.Path):
+    """A path; "" would be the folder that one is in."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        _check_filled(str(value), param)
+        return super().convert(value, param, ctx)
+
+
+def _check_filled(value: str, param: click.Parameter | None) -> None:
+    if not value.strip():
+        name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name if param else "a value"
+        raise BadRequest(f"{name} is empty")
 
 
 class Size(click.ParamType):
@@ -76,23 +104,33 @@ class Moment(click.ParamType):
         return hours * 3600 + minutes * 60 + seconds
 
 
-FILE = click.Path(path_type=Path)
+FILE, TEXT = File(), Filled()
 
 _SHARED = [
-    click.option("--model", default="smollm2-135m", show_default=True, help="Alias, hub id, folder or .gguf file."),
+    click.option(
+        "--model", type=TEXT, default="smollm2-135m", show_default=True, help="Alias, hub id, folder or .gguf file."
+    ),
     click.option("--random-weights", is_flag=True, help="Build the model's shape with random weights; no download."),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
-    click.option("--dtype", default="auto", show_default=True, help="auto, bfloat16, float16 or float32."),
-    click.option("--engines", type=Engines(), default="vllm,h2o,infinigen", show_default=True, help="In column order."),
+    click.option("--device", type=TEXT, default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+    click.option("--dtype", type=TEXT, default="auto", show_default=True, help="auto, bfloat16, float16 or float32."),
+    click.option(
+        "--engines",
+        type=Engines(),
+        default="vllm,h2o,infinigen",
+        show_default=True,
+        help=f"In column order; of {', '.join(ENGINE_LABELS)}.",
+    ),
     click.option(
         "--budget", type=float, default=0.3, show_default=True, help="Share of KV entries kept (H2O) or fetched."
     ),
     click.option("--alpha", type=float, help="InfiniGen: how far below the best score a key is still fetched."),
-    click.option("--link", help="Host-device link profile: pcie3, pcie4, pcie5, nvlink-c2c, unscaled:GB/S."),
+    click.option("--link", type=TEXT, help="Host-device link profile: pcie3, pcie4, pcie5, nvlink-c2c, unscaled:GB/S."),
     click.option("--device-memory", type=Size(), help="Cap of each engine's device pool, such as 512MiB."),
     click.option("--host-memory", type=Size(), help="Cap of each engine's host pool."),
     click.option("--disk", type=Size(), help="InfiniGen: room on disk for what --host-memory has no room for."),
-    click.option("--disk-folder", metavar="PATH", help="Where on disk, by default the system's temporary folder."),
+    click.option(
+        "--disk-folder", type=TEXT, metavar="PATH", help="Where on disk, by default the system's temporary folder."
+    ),
     click.option(
         "--prefill",
         type=click.Choice(["eager", "flash", "chunked", "chunked-exact"]),
@@ -146,6 +184,12 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_SHARED):
         command = option(command)
     return command
+
+
+def race_options() -> frozenset[str]:
+    """The names of all options that shape a race, without dashes before them."""
+    race = click.command()(shared_options(lambda: None))
+    return frozenset(name.removeprefix("--") for option in race.params for name in option.opts)
 
 
 trace_option = click.option(
