@@ -89,7 +89,8 @@ async def test_a_line_of_text_offers_no_letters(tmp_path: Path) -> None:
         await pilot.press("i")
         await until(pilot, lambda: footer(pilot).strip() == "esc Leave input")
         await pilot.press("escape", "d", "slash")
-        await until(pilot, lambda: footer(pilot).strip() == "↑ Before ⏎ ↓ Next esc Close tab Engine")
+        await until(pilot, lambda: "esc Close" in footer(pilot))
+        assert not any(word in footer(pilot) for word in ("Search", "Budget", "Pause", "Help"))
 
 
 async def test_keys_have_names_where_there_is_only_ascii(tmp_path: Path) -> None:
