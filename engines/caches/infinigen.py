@@ -1,28 +1,26 @@
 """InfiniGen: dynamic selection. All KV lives in host memory; a few keys that matter are fetched a step.
 
 Lee et al., "InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache Management",
-OSDI 2024. While layer i - 1 runs, its input is taken for layer i's (residual streams change slowly), projected to a
-partial, skewed query, scored against partial keys on the device (4.3), and the keys within `alpha` of the maximum are
-prefetched, at most `budget` of the context. With grouped queries, selection is per KV head, by the group's summed
-speculated softmax.
+OSDI 2024. Prefill sends every entry to the host and leaves partial keys on the device. In decode, while layer i - 1
+runs, its input says which of them layer i will want (4.3), and those are prefetched.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from engines import kernels
-from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, head_shares, normalised
+from engines.caches.base import Cache, CacheView, HeadsView, Surroundings
+from engines.caches.host_entries import Fetch, HostEntries
+from engines.caches.partial_keys import PartialKeys
+from engines.caches.speculation import Speculation
 from engines.controller import Need
-from engines.errors import BadRequest, OutOfMemory
-from engines.events import KvState, pack_cell
+from engines.errors import BadRequest
 from engines.hostpool import HostKv, HostKvShape, rounded
 from engines.sequence import Sequence, Span, Step
 from engines.skew import skew
@@ -48,32 +46,6 @@ class InfiniGenKnobs:
     resident_tokens: int | None = None
 
 
-@dataclass
-class Held:
-    """One sequence: its host KV, the columns chosen at prefill as projections [layers, G, d, p], the partial keys
-    [layers, G, p, capacity], two staging buffers on the device, what the last step fetched, and the mass that was
-    observed last [layers, G, tokens]."""
-
-    host: HostKv
-    columns: Tensor
-    partial_keys: Tensor
-    staging: list[tuple[Tensor, Tensor]]
-    fetched: list[Tensor | None]
-    mass: Tensor
-
-
-@dataclass
-class Fetch:
-    """Entries under way to keys and values [G, >= m, d] on the device: `slots` int64 [G, m] of the host pool, and when
-    they are there. `lasting` buffers are the staging ones."""
-
-    slots: Tensor
-    arrival: Any
-    keys: Tensor
-    values: Tensor
-    lasting: bool
-
-
 class InfiniGenCache(Cache):
     one_shot = True
     grows_in_place = False
@@ -90,7 +62,10 @@ class InfiniGenCache(Cache):
         self.skew = skew(self.model)
         if not around.device.bytes_by_kind.get("skew matrices"):  # of all caches around one pool
             around.device.charge("skew matrices", self.skew.nbytes)
-        self.partial = max(1, round(knobs.partial_ratio * self.shape.head_dim))
+        self.speculation = Speculation(self.model, around.device, knobs.budget, knobs.alpha)
+        self.partial_width = max(1, round(knobs.partial_ratio * self.shape.head_dim))
+        shape = self.shape
+        self._kv = HostKvShape(shape.layers, shape.kv_heads, shape.head_dim, self.model.dtype)
         self._pending: dict[Sequence, Fetch] = {}
         self._looks: dict[Sequence, Tensor] = {}
         self._scores: Tensor | None = None
@@ -102,7 +77,7 @@ class InfiniGenCache(Cache):
         """Room in host memory, for partial keys and in the staging buffers: for what the request may still need."""
         needed = sequence.computed + count + max(0, sequence.max_new_tokens - sequence.new_tokens)
         if sequence.held is None:
-            host = self._host(needed)
+            host = HostKv(self.around.host, self._kv, needed, self.knobs.victim, self.around.disk)
             try:
                 sequence.held = self._open(host)
             except Exception:
@@ -150,8 +125,8 @@ class InfiniGenCache(Cache):
 
     def abort(self, step: Step) -> None:
         self._drop_scores()
-        for fetch in self._pending.values():
-            self._return(fetch)
+        for sequence, fetch in self._pending.items():
+            sequence.held.give_back(fetch)
         self._pending.clear()
         self._looks.clear()
         super().abort(step)
@@ -160,7 +135,7 @@ class InfiniGenCache(Cache):
         held = sequence.held
         if held is not None:
             held.host.close()
-            self._close(held)
+            held.close()
         sequence.held, sequence.computed = None, 0
 
     def adopt(self, sequence: Sequence, blocks: Iterable[list[tuple[Tensor, Tensor]]]) -> None:
@@ -168,12 +143,12 @@ class InfiniGenCache(Cache):
         values [G, tokens, d] a layer."""
         self.reserve(sequence, len(sequence.tokens))
         held = sequence.held
-        held.columns.copy_(self.skew[..., : self.partial])
+        held.partial.columns.copy_(self.skew[..., : self.partial_width])
         for block in blocks:
             count = block[0][0].shape[1]
             held.host.make_room(count)
             for layer, (keys, values) in enumerate(block):
-                self._offload(held, layer, keys, values)
+                held.offload(layer, keys, values)
             held.host.advance(count, sequence.computed)
             sequence.computed += count
 
@@ -183,88 +158,28 @@ class InfiniGenCache(Cache):
     def need(self, prompt_tokens: int, new_tokens: int) -> Need:
         """Buffers for the whole answer, and a layer of the prompt on its way through the device."""
         capacity = rounded(prompt_tokens + new_tokens)
-        shape, size = self.shape, self.model.dtype.itemsize
-        heads = shape.layers * shape.kv_heads
-        partial_keys = heads * self.partial * capacity * size
-        columns = heads * shape.head_dim * self.partial * self.model.decoder.compute_dtype.itemsize
+        partial_keys = PartialKeys.size_bytes(self._kv, self.partial_width, capacity, self.model.decoder.compute_dtype)
         passing = prompt_tokens * self.layer_token_bytes
         if self.knobs.prefill == "eager":
-            passing += 4 * shape.heads * prompt_tokens**2
-        passing = max(passing, 2 * shape.kv_heads * capacity * 4)  # as much as speculation takes in a decode step
+            passing += 4 * self.shape.heads * prompt_tokens**2
+        passing = max(passing, 2 * self.shape.kv_heads * capacity * 4)  # as much as speculation takes in a decode step
         # What finds no room in host memory goes to the disk, where there is one.
         host_bytes = 0 if self.around.disk is not None else capacity * self.model.kv_bytes_per_token
-        return Need(partial_keys + columns + self._buffers_bytes(capacity) + passing, host_bytes)
+        return Need(partial_keys + self._buffers_bytes(capacity) + passing, host_bytes)
 
     def _buffers_bytes(self, capacity: int) -> int:
         """What stands on the device beside the partial keys."""
         return sum(self._staging_slots(capacity)) * self.layer_token_bytes
 
     def view(self, sequence: Sequence) -> CacheView:
-        held, n, layers = sequence.held, sequence.computed, self.shape.layers
-        cells = np.full((layers, n), pack_cell(KvState.EVICTED, 0), dtype=np.uint8)
-        cells[held.host.existing(n).numpy()] = pack_cell(KvState.HOST, 0)
-        cells[:, held.host.disk_position :] = pack_cell(KvState.DISK, 0)
-        fetched = 0
-        for layer, positions in enumerate(held.fetched):
-            if positions is not None:
-                heads = np.bincount(positions.flatten().numpy(), minlength=n)[:n]
-                share = np.round(heads * 31 / self.shape.kv_heads).astype(np.uint8) << 3
-                cells[layer] = np.where(heads > 0, int(KvState.FETCHED) | share, cells[layer])
-                fetched += positions.shape[1]
-        mass = normalised(held.mass.sum(1), n)
-        return CacheView(n, layers, cells, mass, fetched / layers, float(n - held.host.filled))
+        return sequence.held.view(sequence.computed)
 
     def heads(self, sequence: Sequence, layer: int) -> HeadsView:
-        held, n, groups = sequence.held, sequence.computed, self.shape.kv_heads
-        states = np.full((groups, n), KvState.EVICTED, np.uint8)
-        np.put_along_axis(states, held.host.kept_positions(layer).numpy(), np.uint8(KvState.HOST), axis=1)
-        states[:, held.host.disk_position :] = KvState.DISK
-        if (fetched := held.fetched[layer]) is not None:
-            np.put_along_axis(states, fetched.numpy(), np.uint8(KvState.FETCHED), axis=1)
-        return HeadsView(states, head_shares(held.mass[layer], n))
+        return sequence.held.heads(layer, sequence.computed)
 
-    def _host(self, tokens: int) -> HostKv:
-        shape = self.shape
-        entry = HostKvShape(shape.layers, shape.kv_heads, shape.head_dim, self.model.dtype)
-        return HostKv(self.around.host, entry, tokens, self.knobs.victim, self.around.disk)
-
-    def _open(self, host: HostKv) -> Held:
+    def _open(self, host: HostKv) -> HostEntries:
         """What a sequence needs beside its entries in `host`. Takes nothing when there is no room."""
-        shape, device, pool = self.shape, self.model.device, self.around.device
-        taken: list[tuple[str, Tensor]] = []
-
-        def tensor(kind: str, *extent: int, dtype: torch.dtype = self.model.dtype) -> Tensor:
-            made = pool.tensor(kind, extent, dtype, device)
-            taken.append((kind, made))
-            return made
-
-        try:
-            partial_keys = tensor("partial keys", shape.layers, shape.kv_heads, self.partial, host.capacity)
-            columns = tensor(
-                "partial weights",
-                shape.layers,
-                shape.kv_heads,
-                shape.head_dim,
-                self.partial,
-                dtype=self.model.decoder.compute_dtype,
-            )
-            staging = []
-            for slots in self._staging_slots(host.capacity):
-                extent = (1, shape.kv_heads, slots, shape.head_dim)
-                staging.append((tensor("staging", *extent), tensor("staging", *extent)))
-        except Exception:
-            for kind, made in taken:
-                pool.drop(kind, made)
-            raise
-        fetched: list[Tensor | None] = [None] * shape.layers
-        mass = torch.zeros(shape.layers, shape.kv_heads, 0)
-        return Held(host, columns, partial_keys, staging, fetched, mass)
-
-    def _close(self, held: Held) -> None:
-        """Everything of a sequence but its host KV."""
-        self.around.device.drop("partial keys", held.partial_keys)
-        self.around.device.drop("partial weights", held.columns)
-        self.around.device.drop("staging", *(t for pair in held.staging for t in pair))
+        return HostEntries(self.around, host, self.partial_width, self._staging_slots(host.capacity))
 
     def _staging_slots(self, capacity: int) -> tuple[int, ...]:
         """Even layers share the first buffer with layer 0, which fetches all; odd layers need their budget. Both end
@@ -275,7 +190,7 @@ class InfiniGenCache(Cache):
         """A later turn needs more room: everything moves to larger buffers."""
         old = sequence.held
         host = old.host.wider(capacity)
-        if host.capacity == old.partial_keys.shape[3]:
+        if host.capacity == old.partial.capacity:
             return
         try:
             new = self._open(host)
@@ -283,12 +198,10 @@ class InfiniGenCache(Cache):
             if host is not old.host:
                 host.close()
             raise
-        new.columns.copy_(old.columns)
-        new.partial_keys[..., : old.partial_keys.shape[3]] = old.partial_keys
-        new.fetched, new.mass = old.fetched, old.mass
+        new.take_over(old)
         if host is not old.host:
             old.host.close()
-        self._close(old)
+        old.close()
         sequence.held = new
 
     def _prefill(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -305,17 +218,10 @@ class InfiniGenCache(Cache):
                 out, _ = kernels.flash_attention(q, keys, values, self.shape.scale)
             if self.step is not None and self.step.keep:
                 held = span.sequence.held
-                rotation = self.skew[layer]
-                weight = self._skewed(q, rotation).abs().sum((1, 2)) + torch.matmul(keys.float(), rotation).abs().sum(1)
-                best = weight.topk(self.partial, dim=-1).indices.unsqueeze(1).expand(-1, self.shape.head_dim, -1)
-                held.columns[layer] = rotation.gather(2, best)
-                self._saw_all(span, layer, q, keys, values)
-                self._offload(held, layer, keys, values)
+                held.partial.choose(layer, q, keys, self.skew[layer])
+                held.saw(layer, q, keys, values)
+                held.offload(layer, keys, values)
         return out
-
-    def _saw_all(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor) -> None:
-        """A prompt's rows q [T, H, d] have all the keys and values [G, n, d] of the layer before them, on the device:
-        a chance to keep some there. Here none are."""
 
     def _selected(self, span: Span, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         """Attention over what was fetched for this layer and the step's own rows; the next layer's fetch starts first,
@@ -335,31 +241,23 @@ class InfiniGenCache(Cache):
         if not self._keeps():
             self._looks[span.sequence] = x.clone()
         else:
-            self._note(held, layer, fetch)
-            held.host.used(layer, fetch.slots)
-            self._offload(held, layer, own_keys, own_values)
-        self._return(fetch)
+            held.used(layer, fetch)
+            held.offload(layer, own_keys, own_values)
+        held.give_back(fetch)
         return out
-
-    def _arrived(self, span: Span, fetch: Fetch, own_keys: Tensor, own_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [G, n, d]: what was fetched, and the step's own behind it."""
-        self.around.link.wait(fetch.arrival)
-        m, n = fetch.slots.shape[1], fetch.slots.shape[1] + span.count
-        fetch.keys[:, m:n], fetch.values[:, m:n] = own_keys, own_values
-        return fetch.keys[:, :n], fetch.values[:, :n]
 
     def _turn(self, span: Span, layer: int, q: Tensor, own_keys: Tensor, own_values: Tensor, fetch: Fetch) -> Tensor:
         """Several rows over everything, or rows that only look."""
-        keys, values = self._arrived(span, fetch, own_keys, own_values)
+        keys, values = span.sequence.held.arrived(fetch, own_keys, own_values)
         if self._keeps():
-            self._saw_all(span, layer, q, keys, values)
+            span.sequence.held.saw(layer, q, keys, values)
         if self._keeps() or layer == 0:
             return kernels.flash_attention(q, keys, values, self.shape.scale)[0]
         return self._look(span, layer, q, keys, values)
 
     def _decode(self, span: Span, layer: int, q: Tensor, own_keys: Tensor, own_values: Tensor, fetch: Fetch) -> Tensor:
         """One query over what was fetched for it and its own entry."""
-        keys, values = self._arrived(span, fetch, own_keys, own_values)
+        keys, values = span.sequence.held.arrived(fetch, own_keys, own_values)
         return self._one_query(span, layer, q, keys, values, fetch.slots)
 
     def _one_query(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Tensor:
@@ -373,21 +271,14 @@ class InfiniGenCache(Cache):
             with self.around.clock.excluded():
                 mass = torch.empty(1, self.shape.kv_heads, n, device=device)
                 kernels.decode_attention(q, *block, mass)
-                self._observe(span, layer, slots, mass[0])
+                span.sequence.held.observe(layer, slots, mass[0], span.position + 1)
         return out
-
-    def _note(self, held: Held, layer: int, fetch: Fetch) -> None:
-        """What was fetched, for the picture."""
-        held.fetched[layer] = held.host.positions_at(layer, fetch.slots)
 
     def _look(self, span: Span, layer: int, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Rows q [T, H, d] that only look: each selects for itself, as decoding would, and sees the rows before it."""
         rows, groups = span.count, self.shape.kv_heads
-        chosen, count = kernels.speculated(*self._asked(span, layer, self._looks[span.sequence]))
-        place = chosen.argsort(-1, descending=True).argsort(-1)
-        seen = torch.ones(groups, rows, keys.shape[1], dtype=torch.bool, device=q.device)
-        seen[:, :, :-rows] = place < count.unsqueeze(-1)
-        seen[:, :, -rows:].tril_()
+        x, positions = self._looks[span.sequence], self._positions[span.rows]
+        seen = self.speculation.visible(span.sequence.held, layer, x, positions)
         grouped = q.view(rows, groups, -1, self.shape.head_dim).permute(1, 2, 0, 3).float()
         scores = torch.matmul(grouped, keys.float().mT.unsqueeze(1)) * self.shape.scale
         shares = torch.softmax(scores.masked_fill_(~seen.unsqueeze(1), -torch.inf), -1)
@@ -395,23 +286,7 @@ class InfiniGenCache(Cache):
         return out.permute(2, 0, 1, 3).reshape(rows, -1, self.shape.head_dim).to(q.dtype)
 
     def _speculate(self, span: Span, layer: int, x: Tensor) -> Tensor:
-        """Host slots int64 [G, m] that the row x [1, hidden], the input of the layer before, will want of `layer`."""
-        held = span.sequence.held
-        if math.isinf(self.knobs.alpha) and self.knobs.budget == 1:
-            return held.host.occupied()
-        q, keys, scale, alpha, most = self._asked(span, layer, x)
-        with self.around.device.transient("speculation", 2 * self.shape.kv_heads * held.host.filled * 4):
-            return kernels.speculate(q[:, :, 0], keys, scale, alpha, most)
-
-    def _asked(self, span: Span, layer: int, x: Tensor) -> tuple[Tensor, Tensor, float, float, int]:
-        """What speculation starts from, for rows x [T, hidden]: partial queries [G, group, T, p], the partial keys
-        [G, p, n] of what is in the host, the scores' scale, alpha, and the budget in entries."""
-        held = span.sequence.held
-        occupied = held.host.filled
-        q = self.model.decoder.queries(layer, x, self._positions[span.rows])
-        most = max(1, math.floor(self.knobs.budget * occupied + 1e-9))
-        keys = held.partial_keys[layer, :, :, :occupied]
-        return self._skewed(q, held.columns[layer]), keys, self.shape.scale, self.knobs.alpha, most
+        return self.speculation.select(span.sequence.held, layer, x, self._positions[span.rows])
 
     def _selects(self, span: Span) -> bool:
         return span.count == 1 and self._keeps()
@@ -419,70 +294,10 @@ class InfiniGenCache(Cache):
     def _keeps(self) -> bool:
         return self.step is not None and self.step.keep
 
-    def _skewed(self, q: Tensor, rotation: Tensor) -> Tensor:
-        """q [T, H, d] by each KV head's rotation [G, d, p] -> [G, group, T, p]."""
-        grouped = q.view(len(q), self.shape.kv_heads, -1, self.shape.head_dim).permute(1, 2, 0, 3)
-        rotated = torch.bmm(grouped.flatten(1, 2), rotation.to(q.dtype))
-        return rotated.view(*grouped.shape[:3], -1)
-
     def _fetch(self, span: Span, layer: int, slots: Tensor) -> Fetch:
-        """Starts moving the entries at slots [G, m] to the device: into the staging buffers, or, for a whole turn's
-        rows, into buffers that live for one layer."""
+        """Starts moving the entries at slots [G, m] to the device."""
         held = span.sequence.held
-        count, lasting = slots.shape[1], self._selects(span)
-        if lasting:
-            keys, values = (buffer[0] for buffer in held.staging[layer % 2])
-        else:
-            extent = (self.shape.kv_heads, count + span.count, self.shape.head_dim)
-            pool, model = self.around.device, self.model
-            keys = pool.tensor("layer KV", extent, model.dtype, model.device)
-            try:
-                values = pool.tensor("layer KV", extent, model.dtype, model.device)
-            except OutOfMemory:
-                pool.drop("layer KV", keys)
-                raise
-
-        def copy() -> None:
-            held.host.gather(layer, slots, keys[:, :count], values[:, :count])
-
-        size = 2 * slots.numel() * self.shape.head_dim * self.model.dtype.itemsize
-        return Fetch(slots, self._to_device(held, size, copy), keys, values, lasting)
-
-    def _to_device(self, held: Held, size: int, copy: Callable[[], None]) -> Any:
-        """Over the link; a stretch of the way that begins on the disk takes what the disk took."""
-        before_s = held.host.disk_s
-        return self.around.link.to_device(size, copy, lambda: held.host.disk_s - before_s)
-
-    def _return(self, fetch: Fetch) -> None:
-        if not fetch.lasting:
-            self.around.device.drop("layer KV", fetch.keys, fetch.values)
-
-    def _offload(self, held: Held, layer: int, keys: Tensor, values: Tensor) -> None:
-        """The step's own entries, [G, T, d], to the host; their partial keys stay on the device."""
-        slots = held.host.incoming(layer)
-        count = slots.shape[1]
-        rotated = torch.bmm(keys.to(held.columns.dtype), held.columns[layer])
-        partial_keys = held.partial_keys[layer]
-        if not held.host.capped:
-            start = held.host.filled
-            partial_keys[:, :, start : start + count] = rotated.mT
-        else:
-            heads = torch.arange(len(rotated), device=rotated.device).unsqueeze(1)
-            kept = rotated[:, rotated.shape[1] - count :].to(partial_keys.dtype)
-            partial_keys[heads, :, slots.to(rotated.device)] = kept
-        size = 2 * keys.shape[0] * count * keys.shape[2] * keys.element_size()
-        self.around.link.to_host(size, lambda: held.host.store(layer, keys, values))
-
-    def _observe(self, span: Span, layer: int, slots: Tensor, mass: Tensor) -> None:
-        held = span.sequence.held
-        n = span.position + 1
-        if held.mass.shape[2] < n:
-            held.mass = torch.nn.functional.pad(held.mass, (0, n - held.mass.shape[2]))
-        rows = torch.zeros(self.shape.kv_heads, n)
-        positions = held.host.positions_at(layer, slots)
-        rows.scatter_add_(1, positions, mass[:, :-1].cpu())
-        rows[:, n - 1] = mass[:, -1].cpu()
-        held.mass[layer, :, :n] = rows
+        return held.fetch(layer, slots) if self._selects(span) else held.fetch_aside(layer, slots, span.count)
 
     def _drop_scores(self) -> None:
         if self._scores is not None:
