@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import textual
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from engines import commands, events
@@ -48,3 +49,24 @@ def test_out_of_memory(snap_compare: Any) -> None:
 
 def test_prefill(snap_compare: Any) -> None:
     assert snap_compare(app_at(1.5), terminal_size=(120, 36), run_before=settled)
+
+
+def test_six_columns(snap_compare: Any) -> None:
+    """All engines, each with what its improvement does; the last one has chosen."""
+    race, like = Race(prompt_tokens=1024), {"h2o+": "h2o", "infinigen+": "infinigen", "hybrid": "infinigen"}
+    batch: list[events.AnyEvent] = [started(tuple(events.ENGINE_LABELS)), race.submitted()]
+    reason = "lookup in 1,024 tokens, 16.8 MB free: paged would need 26.2 MB, so InfiniGen+ keeps every fact"
+    batch.append(events.Decision(run="synthetic", engine="hybrid", request=0, choice="infinigen+", reason=reason))
+    for engine in events.ENGINE_LABELS:
+        for event in race.events_of(like.get(engine, engine)):
+            if event.clock_s > 3.2:
+                break
+            if isinstance(event, events.Memory) and engine == "h2o+":
+                event = replace(event, anchors=112, anchors_left_out=9)
+            elif isinstance(event, events.Memory) and engine == "infinigen+":
+                event = replace(event, host_bytes={"kv": 9_000_000}, disk_bytes={"kv": 14_600_000})
+            elif isinstance(event, events.Transfer) and engine in ("infinigen+", "hybrid") and event.h2d_bytes:
+                event = replace(event, saved_bytes=9 * event.h2d_bytes, hit_rate=0.93, hidden_s=0.0891)
+            batch.append(replace(event, engine=engine))
+    config = commands.WorkerConfig(engines=list(events.ENGINE_LABELS), prompts=[commands.Prompt(title=TITLES[0])])
+    assert snap_compare(KvtuiApp(config, ScriptedSource(batch)), terminal_size=(160, 45), run_before=settled)
