@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engines.events import ENGINE_LABELS
-from engines.sizes import size
+from engines.sizes import counted, size
 
 # Tasks that a single lost fact spoils. From this probability of one of them on, nothing is to be lost.
 EXACT_TASKS = ("lookup", "reasoning")
@@ -54,7 +54,7 @@ def decide(
     task = max(known, key=known.__getitem__, default="chat")
     order = [engine for engine in (EXACT_ORDER if exact else TOLERANT_ORDER) if engine in needs]
     free = "" if free_bytes is None else f", {size(free_bytes)} free"
-    asked = f"{task} in {tokens:,} tokens{free}"
+    asked = f"{task} in {counted(tokens, 'token')}{free}"
     for place, engine in enumerate(order):
         if _fits(needs[engine], free_bytes, free_host_bytes):
             return Choice(engine, f"{asked}: {_reason(engine, order[:place], needs, free_bytes)}")

@@ -20,7 +20,7 @@ from engines.errors import BadRequest, OutOfMemory
 from engines.sampling import sample
 from engines.scheduler import CHUNK_TOKENS, Scheduler
 from engines.sequence import Sampling, Sequence, Span, Step
-from engines.sizes import size
+from engines.sizes import counted, size
 
 SURPRISAL_ROWS = 128  # logits at a time: a vocabulary is wide
 
@@ -184,7 +184,7 @@ class Engine(Answering):
         if not 1 <= rows <= len(tokens):
             raise BadRequest(f"rows is within 1 .. {len(tokens)}, the number of tokens, not {rows!r}")
         if sequence.computed + len(tokens) > self.model.context_limit:
-            raise BadRequest(f"{len(tokens):,} more tokens exceed the context of {self.model.context_limit:,}")
+            raise BadRequest(f"{counted(len(tokens), 'more token')} exceed the context of {self.model.context_limit:,}")
         step = Step([(sequence, tokens)], keep=False)
         with torch.inference_mode():
             self.cache.begin(step)
@@ -405,7 +405,7 @@ class Engine(Answering):
     def _failed(self, sequence: Sequence, fault: OutOfMemory) -> None:
         reached = max(sequence.computed, len(sequence.tokens))
         detail = (
-            f"out of {fault.what} at {reached:,} tokens: needs {size(fault.needed_bytes)} for {fault.kind} "
+            f"out of {fault.what} at {counted(reached, 'token')}: needs {size(fault.needed_bytes)} for {fault.kind} "
             f"beside {size(fault.used_bytes)} in use, cap {size(fault.cap_bytes)}"
         )
         self._outcome(sequence, "device_oom" if fault.tier == "device" else "error", detail)

@@ -15,6 +15,7 @@ from engines.chat import Rendered
 from engines.detokenize import Detokenizer
 from engines.errors import BadRequest, DeviceOutOfMemory, KvtuiError
 from engines.events import Event, Outcome, Prefill, Status, Submitted, Token
+from engines.sizes import counted
 
 _PICTURE_INTERVAL_S = 0.1
 _HEADS_INTERVAL_S = 0.25
@@ -123,7 +124,7 @@ class Lane:
             room = self._model.context_limit - self._context_tokens - len(token_ids) + 1
             if room < 1:
                 raise BadRequest(
-                    f"with this prompt the conversation is {1 - room:,} tokens longer than the context of "
+                    f"with this prompt the conversation is {counted(1 - room, 'token')} longer than the context of "
                     f"{self._model.context_limit:,}; --truncate cuts such prompts"
                 )
             limit = min(turn.max_new_tokens, room)

@@ -39,6 +39,7 @@ from engines.errors import KvtuiError, OutOfMemory
 from engines.events import ENGINE_LABELS, EngineInfo, Event, LinkInfo, Notice, RunStarted, Status, Submitted
 from engines.knobs import PREFILLS, check_knobs
 from engines.lane import Lane, Turn
+from engines.sizes import counted
 from engines.stream import Stream
 
 Build = Callable[..., Any]
@@ -216,7 +217,7 @@ class Race:
         )
         if rendered.cut_tokens:
             where = _CUT_WHERE[rendered.cut]
-            text = f"prompt {request + 1} was too long: {rendered.cut_tokens:,} tokens were cut {where}"
+            text = f"prompt {request + 1} was too long: {counted(rendered.cut_tokens, 'token')} were cut {where}"
             self._emit(Notice(level="warning", text=text))
         if not follow_up:
             self._emit(

@@ -1,4 +1,4 @@
-"""Bytes as people read them, on the screen and in messages: one unit everywhere."""
+"""Bytes and counts as people read them, on the screen and in messages: one unit everywhere."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def size(size_bytes: float) -> str:
             )
         value /= 1000
     return f"{value:,.1f} TB"
+
+
+def counted(count: int, what: str) -> str:
+    """ "1 token", "1,024 tokens"."""
+    return f"{count:,} {what}{'s' * (count != 1)}"

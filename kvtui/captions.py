@@ -77,7 +77,7 @@ def _reading(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:
     who = _COUNTS.get(len(reading), engine.label) if everybody else " and ".join(e.label for e, _ in reading)
     verb = "read" if len(reading) > 1 else "reads"
     title = f" of “{one_line(request.title[:TITLE_CHARACTERS])}”" if request.title else ""
-    text = f"{who} {verb} the {request.prompt_tokens:,} tokens{title}"
+    text = f"{who} {verb} the {figures.counted(request.prompt_tokens, 'token')}{title}"
     yield Caption("reading", text, 60 if everybody else 35, stage=text, lasts=False)
 
 
@@ -91,7 +91,7 @@ def _decided(engine: EngineState, request: RequestState) -> Iterator[Caption]:
 def _out_of_memory(engine: EngineState, request: RequestState) -> Iterator[Caption]:
     outcome = request.outcome
     if outcome is not None and outcome.outcome == "device_oom":
-        text = f"{engine.label} ran out of device memory at {request.prompt_tokens:,} tokens"
+        text = f"{engine.label} ran out of device memory at {figures.counted(request.prompt_tokens, 'token')}"
         yield Caption(f"memory {engine.id} {request.request}", text, 90, engine.id)
 
 
@@ -107,7 +107,7 @@ def _fetches(state: RunState, engine: EngineState, request: RequestState) -> Ite
         return
     measured = state.started is not None and state.started.link.measured
     how = "measured" if measured else "modelled"
-    what = f"{cache.fetched_tokens:,.0f} of {cache.tokens:,} tokens"
+    what = f"{cache.fetched_tokens:,.0f} of {figures.counted(cache.tokens, 'token')}"
     yield Caption(f"fetches {engine.id}", f"{engine.label} fetches {what} a step over the link ({how})", 40, engine.id)
 
 
@@ -115,7 +115,9 @@ def _dropped(engine: EngineState, paged: EngineState | None) -> Iterator[Caption
     cache = engine.cache
     if cache is None or cache.evicted_tokens < 1:
         return
-    dropped = f"{engine.label} dropped {cache.evicted_tokens:,.0f} of {cache.tokens:,} tokens in each layer"
+    dropped = (
+        f"{engine.label} dropped {cache.evicted_tokens:,.0f} of {figures.counted(cache.tokens, 'token')} in each layer"
+    )
     fact = lost_fact(engine, paged) if paged is not None and paged is not engine else None
     told, importance, stage = "", 50, ""
     if fact is not None and not fact.share:

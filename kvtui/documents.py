@@ -42,7 +42,7 @@ class Document:
         tokens = f"{self.tokens:,}" if self.tokens < 10_000 else f"{self.tokens / 1000:,.0f}k"
         over = context_limit is not None and self.tokens > CLEARLY * context_limit
         limit = f" > context {context_limit:,}" if over else ""
-        return f"{name} · {figures.size(self.size_bytes)} · ~{tokens} tokens{limit}"
+        return f"{name} · {figures.size(self.size_bytes)} · ~{tokens} token{'s' * (self.tokens != 1)}{limit}"
 
     def followed_by(self, other: Document) -> Document:
         """Both as one."""

@@ -6,6 +6,7 @@ import bisect
 import math
 from collections.abc import Sequence
 
+from engines.sizes import counted as counted
 from engines.sizes import size as size
 
 

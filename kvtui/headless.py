@@ -207,7 +207,7 @@ def _describe(state: RunState, rows: list[dict[str, Any]], *, first: bool) -> st
     """One prompt's table and answers; above the first, what they were run on."""
     lines = [_heading(state), ""] if first else []
     prompt = next(p for p in state.prompts if p.request == rows[0]["prompt_index"])
-    lines.append(f"{prompt.request + 1}. {one_line(prompt.title)} ({prompt.prompt_tokens:,} tokens)")
+    lines.append(f"{prompt.request + 1}. {one_line(prompt.title)} ({figures.counted(prompt.prompt_tokens, 'token')})")
     rows = sorted(rows, key=lambda row: list(state.engines).index(row["engine"]))
     table = [_COLUMNS, *(_cells(state, row) for row in rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(_COLUMNS))]
@@ -276,7 +276,7 @@ def _progress_line(state: RunState) -> str:
         request = engine.current
         if request is None:
             continue
-        done = f"{len(request.tokens)} tokens"
+        done = figures.counted(len(request.tokens), "token")
         if request.status == "prefill" and request.prefill is not None:
             done = f"prefill {request.prefill.layers_done}/{request.prefill.layers_total} layers"
         parts.append(f"{engine.id} {request.outcome.outcome if request.outcome else done}")

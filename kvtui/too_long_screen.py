@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
+from kvtui import figures
 from kvtui.literal import one_line
 from kvtui.overlaid import Dialog
 
@@ -52,4 +53,4 @@ class TooLongScreen(Dialog[str | None]):
 
 def too_long(name: str, tokens: int, room_tokens: int) -> str:
     room = f"the context has room for {room_tokens:,}" if room_tokens > 0 else "the conversation has filled the context"
-    return f"{one_line(name)} has {tokens:,} tokens, {room}."
+    return f"{one_line(name)} has {figures.counted(tokens, 'token')}, {room}."

@@ -49,17 +49,16 @@ def findings(state: RunState) -> list[Finding]:
         elif request.first_difference is not None:
             found.append(_differs(engine, request, request.first_difference))
         elif len(request.differs) >= TOKENS_TO_JUDGE:
-            same = f"{len(request.differs):,} tokens"
+            same = figures.counted(len(request.differs), "token")
             found.append(Finding("=", engine.id, engine.label, f"same {same} as paged", same))
     return found
 
 
 def _fastest(rows: list[tuple[EngineState, RequestState]]) -> list[Finding]:
-    speeds = [
-        (1 / request.tpot_s, engine)
-        for engine, request in rows
-        if request.tpot_s and len(request.tokens) >= TOKENS_TO_JUDGE
-    ]
+    """In the columns' figures, and not before all that have not ended yet have such."""
+    if any(request.outcome is None and len(request.tokens) < TOKENS_TO_JUDGE for _, request in rows):
+        return []
+    speeds = [(request.tokens_per_s, engine) for engine, request in rows if request.tokens_per_s]
     if len(speeds) < 2:
         return []
     speeds.sort(key=lambda pair: pair[0], reverse=True)

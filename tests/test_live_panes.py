@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual.geometry import Size
 
 from engines import events
@@ -32,6 +33,7 @@ from kvtui.panes.stream import Stream
 from kvtui.panes.transfer import TransferGraph
 from kvtui.panes.verdict import Verdict
 from kvtui.panes.vitals import Vitals
+from kvtui.plausible import MOST
 from kvtui.reading import Reading
 from kvtui.state import RunState
 from tests.synthetic import Race, started
@@ -110,6 +112,18 @@ def test_no_line_grows_beyond_its_pane(shown: int, more: int, width: int, height
                 assert sum(len(text) for text, _ in line) <= width + WORDS, pane
                 drawn = "".join(text for text, _ in line)
                 assert sum(map(drawn.count, BLOCKS)) <= width + MARKS, pane
+
+
+def test_a_stream_as_long_as_no_stream_can_be_is_drawn_at_once() -> None:
+    state, prompts = RunState(), Prompts(["first", "second"])
+    state.apply(started())
+    state.apply(replace(Race(7).submitted(), prompts_total=MOST))
+    prompts.show(state)
+    line, _ = prompts.draw(120, 2)
+    text = "".join(piece for piece, _ in line)
+    assert f"prompt 8 of {MOST}" in text
+    assert "first" in text
+    assert Race(7).title in text
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from engines import events
+from kvtui import figures
 from kvtui.cache_state import CacheState
 from kvtui.state import RunState, cache_bytes
 from kvtui.verdict import findings
@@ -190,6 +191,33 @@ def test_findings_name_the_fast_the_small_and_the_forgetful() -> None:
     assert (found["fastest"].engine, found["smallest"].engine) == ("h2o", "infinigen")
     assert found["≠"].fact == "differs from token 5 on, 70 % of its cache evicted"
     assert found["="].engine == "infinigen"
+
+
+def test_speeds_are_compared_in_the_columns_figures_and_when_all_have_one() -> None:
+    state = RunState()
+    found: list[str] = []
+    for event in whole_race(prompt_tokens=512, new_tokens=40):
+        state.apply(event)
+        requests = [r for e in state.engines.values() if (r := e.current) is not None]
+        fastest = next((f for f in findings(state) if f.what == "fastest"), None)
+        judged = len(requests) == 3 and all(len(r.tokens) >= 4 for r in requests)
+        assert (fastest is not None) == judged
+        if fastest is not None:
+            speeds = [r.tokens_per_s or 0.0 for r in requests]
+            assert fastest.fact == f"{max(speeds):.1f} tok/s, {max(speeds) / min(speeds):.1f}× the slowest"
+            found.append(fastest.fact)
+    assert len(set(found)) > 5
+
+
+def test_an_engine_without_memory_holds_up_no_comparison_of_speeds() -> None:
+    race = Race(prompt_tokens=512, new_tokens=40, oom="vllm")
+    found = {f.what: f for f in findings(state_of([started(), race.submitted(), *race.merged()]))}
+    assert found["fastest"].engine == "h2o"
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 tokens"), (1, "1 token"), (2, "2 tokens"), (1024, "1,024 tokens")])
+def test_one_is_not_many(count: int, said: str) -> None:
+    assert figures.counted(count, "token") == said
 
 
 def test_no_findings_before_there_is_something_to_judge() -> None:

@@ -117,7 +117,7 @@ class CachePicture(Lines):
             if heads.tokens != cache.tokens:
                 facts.append(f"as of token {heads.tokens:,}")
         else:
-            facts.append(f"{cache.tokens:,} tokens")
+            facts.append(figures.counted(cache.tokens, "token"))
             if cache.evicted_tokens >= 0.5:
                 facts.append(f"{cache.evicted_tokens:,.0f} evicted")
             if cache.fetched_tokens >= 0.5:

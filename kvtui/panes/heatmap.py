@@ -59,7 +59,7 @@ class Heatmap(Lines):
         if pinned is None:
             return [(label, dim)]
         style = palette.style(palette.now.anchor, bold=True)
-        glyph, count = palette.GLYPHS[KvState.ANCHOR], f"{pinned:,} anchors"
+        glyph, count = palette.GLYPHS[KvState.ANCHOR], figures.counted(pinned, "anchor")
         without = f"{count}, {left_out:,} left out" if left_out else count
         wordings: list[list[Piece]] = [
             [(f"{label}  ", dim), (f"{glyph} {without}", style)],

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from kvtui import palette
+from kvtui import figures, palette
 from kvtui.literal import one_line, question, spoken
 from kvtui.panes.lines import Lines, Piece, pieces_len
 from kvtui.panes.podium import presented
@@ -51,7 +51,8 @@ class Prompts(Lines):
         line: list[Piece] = [(f" prompt {prompt.request + 1} of {state.prompts_total} ", strong)]
         known = {p.request: p for p in state.prompts}
         titles, told = [], self._all_titles()
-        for number in range(max(state.prompts_total, prompt.request + 1)):
+        # Not all up to the total, which may be whatever a trace says.
+        for number in sorted({*known, *range(min(len(told), state.prompts_total))}):
             there = known.get(number)
             title = there.title if there is not None else told[number] if number < len(told) else ""
             if there is not None or title:
@@ -65,7 +66,7 @@ class Prompts(Lines):
             short = title if cell_len(title) <= 32 else set_cell_size(title, 31) + "…"
             line.append((f"  {mark} {short}", palette.style(palette.now.foreground, bold=True) if current else dim))
         tail = one_line(spoken(prompt.text[-TAIL_CHARACTERS:]))
-        head = f" {prompt.prompt_tokens:,} tokens  "
+        head = f" {figures.counted(prompt.prompt_tokens, 'token')}  "
         return [line, [(head, dim), *_tail(tail, width - len(head))]]
 
 

@@ -26,8 +26,6 @@ class Verdict(Lines):
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim = palette.style(palette.now.dim)
-        if not self._findings:
-            return [[(" no verdict yet", dim)]]
         lines: list[list[Piece]] = [[(" ", dim)]]
         for finding in self._findings:
             pieces: list[Piece] = [

@@ -137,7 +137,7 @@ class Vitals(Lines):
             return ends([[(f"≠ differs {where}", mark)], [(f"≠ {where}", mark)]], [[]], width)
         if not request.differs:
             return ends(counts, [[]], width)
-        same = f"{len(request.differs):,} token{'s' * (len(request.differs) > 1)}"
+        same = figures.counted(len(request.differs), "token")
         good = palette.style(palette.now.good, bold=True)
         return ends([[(f"= same as paged, {same}", good)], [(f"= same, {same}", good)]], [[]], width)
 
