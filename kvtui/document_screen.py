@@ -38,7 +38,8 @@ class DocumentScreen(Captioned[None], Dismissable[None]):
     # Not ClassVar: Textual declares them as variables of instances, too.
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-short"), (30, "-normal")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,d", "dismiss", "Back", key_display="esc"),
+        Binding("escape", "back", "Back", key_display="esc"),
+        Binding("d", "dismiss", "Back to the race", show=False),
         Binding("tab", "next_engine(1)", "Engine"),
         Binding("shift+tab", "next_engine(-1)", "Engine before", show=False),
         *(Binding(str(n), f"choose({n})", f"Engine {n}", show=False) for n in range(1, 10)),
@@ -54,6 +55,8 @@ class DocumentScreen(Captioned[None], Dismissable[None]):
         Binding("n", "evicted", "Evicted"),
         Binding("N", "rescued", "Rescued", key_display="N"),
         Binding("slash", "search", "Search", key_display="/"),
+        Binding("f", "found(1)", "Next match", show=False),
+        Binding("F", "found(-1)", "Match before", show=False),
         Binding("left_square_bracket", "layer(-1)", "Layer", key_display="[ ]"),
         Binding("right_square_bracket", "layer(1)", "Next layer", show=False),
         Binding("m", "mask", "Dots"),
@@ -105,6 +108,8 @@ class DocumentScreen(Captioned[None], Dismissable[None]):
         yield SystemCommand("Next evicted word", "In no layer any more (n)", self.action_evicted)
         yield SystemCommand("Next rescued word", "Fetched back or an anchor (N)", self.action_rescued)
         yield SystemCommand("Search the document", "Its words, whatever the case (/)", self.action_search)
+        yield SystemCommand("Next match", "Of the search (f)", lambda: self.action_found(1))
+        yield SystemCommand("Match before", "Of the search (F)", lambda: self.action_found(-1))
         yield SystemCommand("Evicted words as letters or dots", "Dots show without colours (m)", self.action_mask)
         yield SystemCommand("All engines over one text", "A line of glyphs each (a)", lambda: self.action_choose(0))
         yield SystemCommand("Next engine", "Its words alone (tab)", lambda: self.action_next_engine(1))
@@ -228,9 +233,28 @@ class DocumentScreen(Captioned[None], Dismissable[None]):
 
     @on(SearchBar.Stepped)
     def _stepped(self, message: SearchBar.Stepped) -> None:
-        self._around = self._reading.find_next(message.by)
+        self.action_found(message.by)
+
+    def action_found(self, by: int) -> None:
+        """To the match after the current one, or before; to the field, while nothing is searched for."""
+        if self._reading.search is None:
+            self.action_search()
+            return
+        self._around = self._reading.find_next(by)
         self._draw()
         self._count()
+
+    @on(SearchBar.Accepted)
+    def _accepted(self) -> None:
+        self.set_focus(None)
+        self._count()
+
+    async def action_back(self) -> None:
+        """From a search to the document, from there to the race."""
+        if self._search_bar.display:
+            self._search_bar.action_close()
+        else:
+            await self.action_dismiss()
 
     @on(SearchBar.Closed)
     def _search_closed(self) -> None:
@@ -246,4 +270,6 @@ class DocumentScreen(Captioned[None], Dismissable[None]):
         elif not len(search):
             self._search_bar.say("nothing found")
         else:
-            self._search_bar.say(f"{'around the end · ' * self._around}{search.current + 1:,} of {len(search):,}")
+            keys = "" if self._search_bar.has_focus_within else "  f next  F before"
+            around = "around the end · " * self._around
+            self._search_bar.say(f"{around}{search.current + 1:,} of {len(search):,}{keys}")

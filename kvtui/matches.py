@@ -42,13 +42,15 @@ class Matches:
         for number in range(bisect_right(self.ends, start), bisect_left(self.starts, end)):
             yield self.starts[number], self.ends[number], number
 
-    def seek(self, character: int) -> None:
-        """Makes the first match at or after a character the current one; from the beginning where there is none."""
+    def seek(self, character: int) -> bool:
+        """Makes the first match at or after a character the current one; from the beginning where there is none.
+        Returns whether that was around the end."""
         at = bisect_left(self.starts, character)
         self.current = at if at < len(self.starts) else 0
+        return at != self.current
 
     def step(self, by: int) -> bool:
-        """To the next one or the one before. Returns whether it went around an end."""
+        """To the next one or the one before. Returns whether it went around an end; a single one has none."""
         at = self.current + by
         self.current = at % len(self.starts)
-        return at != self.current
+        return at != self.current and len(self.starts) > 1

@@ -314,10 +314,16 @@ class Reading:
             self._go_to_match()
 
     def find_next(self, by: int) -> bool:
-        """To the match after the current one, or before. Returns whether that was around an end."""
-        if self.search is None or not len(self.search):
+        """To the match after the cursor, or before. Returns whether that was around an end."""
+        search = self.search
+        if search is None or not len(search):
             return False
-        around = self.search.step(by)
+        if self.script.token_of(search.starts[search.current]) == self.cursor:
+            around = search.step(by)
+        else:
+            around = search.seek(self.script.span(self.cursor)[0])
+            if by < 0:
+                around = search.step(by) and not around
         self._go_to_match()
         return around
 

@@ -182,7 +182,7 @@ async def test_searching() -> None:
         await pilot.press("slash", *"CHAPTER")
         await shows(pilot, "1 of 8")
         assert pilot.app.state.status != "paused"  # letters are text
-        await pilot.press("enter", "down")
+        await pilot.press("down", "down")
         await shows(pilot, "3 of 8")
         await pilot.press("up", "up", "up")
         await shows(pilot, "around the end · 8 of 8")
@@ -194,6 +194,48 @@ async def test_searching() -> None:
         assert (reading.search, reading.cursor) == (None, cursor)
         await pilot.press("escape")
         await shows(pilot, "TTFT")
+
+
+async def test_enter_keeps_the_match_that_is_shown() -> None:
+    async with document("2") as (pilot, reading, source):
+        await pilot.press("slash", *"chapter 3")
+        await shows(pilot, "1 of 1")
+        cursor = reading.cursor
+        assert reading.script.text[reading.script.span(cursor)[0] :].lstrip("\n").startswith("Chapter 3")
+        await pilot.press("enter")
+        await shows(pilot, "1 of 1  f next  F before")
+        assert reading.cursor == cursor
+        await pilot.press("f", "F")
+        assert reading.cursor == cursor
+        assert "around" not in screen_text(pilot.app)  # type: ignore[arg-type]
+        await pilot.press("n", "3", "space")  # of the document and the race again
+        assert reading.cursor != cursor
+        assert reading.engine == "infinigen"
+        await until(pilot, lambda: source.sent[-1:] == [commands.Pause()])
+        assert reading.search is not None
+        await pilot.press("slash", *"chapter")
+        await shows(pilot, "of 9")  # InfiniGen says the word, too
+        await pilot.press("enter", "home", "f", "f")
+        await shows(pilot, "2 of 9")  # the first ones after the cursor
+        await pilot.press("escape")
+        await shows(pilot, "thinned out")
+        assert reading.search is None
+        await pilot.press("escape")
+        await shows(pilot, "TTFT")
+
+
+async def test_matches_are_stepped_through_from_the_one_that_was_kept() -> None:
+    async with document("2") as (pilot, reading, _):
+        await pilot.press("f", *"chapter", "enter", "f", "f")  # without a search, the field comes first
+        await shows(pilot, "3 of 8  f next  F before")
+        await pilot.press("F", "F", "F")
+        await shows(pilot, "around the end · 8 of 8")
+        await pilot.press("slash")
+        await pilot.press(*"none", "enter")
+        await shows(pilot, "nothing found")
+        await pilot.press("f", "slash", "backspace", "enter")  # nothing to search for
+        await shows(pilot, "thinned out")
+        assert reading.search is None
 
 
 async def test_the_token_under_the_cursor_is_inspected_and_its_layer_asked_for() -> None:
@@ -287,10 +329,10 @@ def test_its_keys_are_in_the_command_palette_while_it_is_open() -> None:
     screen = DocumentScreen(app.state, app.catalogue, app.source.send)
     told = " ".join(command.help for command in app.get_system_commands(screen))
     shown = [binding for binding in DocumentScreen.BINDINGS if isinstance(binding, Binding) and binding.show]
-    for key in [*"nN/m[]a", "tab", "home", "end", "esc"]:
+    for key in [*"nNfF/m[]a", "tab", "home", "end", "esc"]:
         assert f"({key})" in told, key
     assert {key for binding in shown for key in (binding.key_display or binding.key).split()} - set("←→↑↓") <= (
         {*"nN/m[]a", "tab", "esc"}
     )
     helped = {key for keys, _ in DOCUMENT_KEYS for key in keys.split()}
-    assert {*"1a←nN/m[]d", "tab", "esc"} <= helped
+    assert {*"1a←nNfF/m[]d", "tab", "esc"} <= helped

@@ -106,7 +106,7 @@ async def test_keys_have_names_where_there_is_only_ascii(tmp_path: Path) -> None
         await pilot.press("question_mark")
         await shows(pilot, "left right up down   the cursor; page keys")
         assert "1 2 3 ...  " in screen_text(app)
-        assert "search: enter and down next, up before" in screen_text(app)
+        assert "search: down the next match, up the one before" in screen_text(app)
         await pilot.press("end")
         await shows(pilot, "up down scroll")
         await pilot.press("escape", "escape", "ctrl+o")

@@ -296,6 +296,16 @@ def test_searching() -> None:
     assert text[reading.cursor :].startswith("THE")
     reading.find("[x]")  # literally
     assert len(reading.search) == 1
+    assert (reading.find_next(1), reading.find_next(-1)) == (False, False)  # it is the only one
+    reading.find("the lantern")
+    reading.go(5)  # between matches: from there
+    assert (reading.find_next(1), reading.cursor) == (False, 13)
+    reading.go(5)
+    assert (reading.find_next(-1), reading.cursor) == (False, 0)
+    reading.end()
+    assert (reading.find_next(-1), text[reading.cursor :][:3]) == (False, "THE")
+    reading.end()
+    assert (reading.find_next(1), reading.cursor) == (True, 0)
     reading.find("nowhere")
     assert (len(reading.search), reading.find_next(1)) == (0, False)
     reading.find("")

@@ -20,7 +20,8 @@ class SearchBar(Horizontal):
     SearchBar > #count { width: auto; max-width: 60%; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,down", "step(1)", "Next", key_display="⏎ ↓", priority=True),
+        Binding("enter", "accept", "Keep", key_display="⏎", priority=True),
+        Binding("down", "step(1)", "Next", key_display="↓", priority=True),
         Binding("up", "step(-1)", "Before", key_display="↑", priority=True),
         Binding("escape", "close", "Close", key_display="esc"),
     ]
@@ -38,6 +39,9 @@ class SearchBar(Horizontal):
         def __init__(self, by: int) -> None:
             super().__init__()
             self.by = by
+
+    class Accepted(Message):
+        """The match that is shown is the one: keys are the document's again."""
 
     class Closed(Message):
         """No search any more."""
@@ -65,6 +69,12 @@ class SearchBar(Horizontal):
 
     def action_step(self, by: int) -> None:
         self.post_message(self.Stepped(by))
+
+    def action_accept(self) -> None:
+        if self.query_one(Input).value:
+            self.post_message(self.Accepted())
+        else:
+            self.action_close()
 
     def action_close(self) -> None:
         self.display = False
