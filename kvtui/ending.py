@@ -14,7 +14,7 @@ from textual.css.query import NoMatches
 from textual.dom import DOMNode, NoScreen
 from textual.errors import NoWidget
 from textual.widget import MountError
-from textual.worker import WorkerFailed
+from textual.worker import WorkerFailed, get_current_worker
 
 from kvtui.dressing import Dressing
 from kvtui.literal import literal, one_line
@@ -54,11 +54,11 @@ class Ending(Dressing):
             super()._handle_exception(error)
 
     def _is_of_what_goes(self, error: BaseException | None) -> bool:
+        part: object = active_message_pump.get(None)
         while isinstance(error, WorkerFailed):
-            error = error.error
+            error, part = error.error, get_current_worker().node
         if self.leaving:
             return isinstance(error, _OF_WHAT_GOES) or (isinstance(error, LookupError) and _raised_by_textual(error))
-        part = active_message_pump.get(None)
         if not isinstance(error, _OF_WHAT_GOES) or not isinstance(part, DOMNode) or part is self:
             return False
         with contextlib.suppress(NoScreen):

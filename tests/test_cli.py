@@ -149,6 +149,9 @@ def test_an_engines_error_is_a_row_and_code_1():
         (["run", "--prompt-file", "/"], "/ is not a file"),
         (["run", "--prompt-file", sys.executable], "is a binary file"),
         (["run", "--prompt", "a", "--model", "missing"], 'no model "missing"'),
+        (["run", "--prompt", "a", "--model", ""], "--model is empty"),
+        (["run", "--prompt", "a", "--link", " "], "--link is empty"),
+        (["run", "--prompt", "a", "--trace", ""], "--trace is empty"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(arguments, said):
@@ -162,13 +165,21 @@ def test_bad_input_is_one_line_and_code_2(arguments, said):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["run", "--nonsense"], ["--budget", "x"], ["--budget", "0.5", "run"], ["--seed", "-1"], ["walk"]]
+    "arguments",
+    [
+        ["run", "--nonsense"],
+        ["--budget", "x"],
+        ["--budget", "0.5", "run"],
+        ["--seed", "-1"],
+        ["walk"],
+        ["study", "nonsense"],
+    ],
 )
 def test_wrong_usage_is_code_2(arguments):
     done = kvtui(*arguments)
     assert done.returncode == 2
-    assert "Usage:" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("kvtui: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_too_long_is_cut_when_asked():
@@ -286,6 +297,12 @@ def test_a_reader_that_has_seen_enough_is_no_fault():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""
+
+
+def test_a_reader_that_never_read_makes_it_code_2():
+    command = " ".join([*FAKE, "models | true; exit ${PIPESTATUS[0]}"])
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (2, "")
 
 
 def test_models_lists_aliases_without_any_worker():

@@ -16,7 +16,7 @@ from textual.widgets._toast import Toast
 
 from engines import commands, events
 from kvtui.app import KvtuiApp
-from kvtui.literal import literal, one_line, question, spoken
+from kvtui.literal import BRIEF_CHARACTERS, brief, literal, one_line, question, spoken
 from kvtui.panes.column import Column
 from kvtui.panes.prompts import Prompts
 from kvtui.panes.stream import Stream
@@ -120,3 +120,11 @@ def _text_of(app: KvtuiApp, pane: type[Widget], lines: int = 99) -> str:
     strips = app.screen._compositor.render_strips()
     regions = [widget.region for widget in app.screen.query(pane)]
     return "".join(strip.crop(r.x, r.right).text for r in regions for strip in strips[r.y : min(r.y + lines, r.bottom)])
+
+
+def test_what_quotes_a_whole_file_is_cut_in_its_middle() -> None:
+    assert brief("a\n\x1bb") == "a ␛b"
+    said = brief(f'x.toml: cannot wait for "{"y" * 100_000}"; known are a, b')
+    assert len(said) <= BRIEF_CHARACTERS + 3
+    assert said.startswith('x.toml: cannot wait for "yyy')
+    assert said.endswith('yyy"; known are a, b')

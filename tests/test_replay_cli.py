@@ -14,7 +14,7 @@ from engines.errors import BadRequest
 from kvtui import cli, recordings
 from kvtui.options import Moment
 from kvtui.replay import beginning_s
-from kvtui.trace import TraceReader, TraceWriter
+from kvtui.trace import TraceReader, TraceWriter, TracingSource
 from kvtui.transport import ReplayApp
 from tests.race_fakes import ENVIRONMENT
 from tests.synthetic import Race, started
@@ -107,7 +107,8 @@ def test_bad_input_is_one_line_and_code_2(arguments: list[str], said: str) -> No
 def test_wrong_usage_is_code_2(arguments: list[str]) -> None:
     done = kvtui(*arguments)
     assert done.returncode == 2
-    assert "Usage:" in done.stderr
+    assert done.stderr.startswith("kvtui: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_shipped_trace_plays_without_torch() -> None:
@@ -166,6 +167,12 @@ def test_what_is_no_moment(text: str) -> None:
         (["serve", "replay", "--bogus"], "No such option"),
         (["serve", "--port", "8017", "run"], "kvtui run has no screen"),
         (["serve", "play", "nonsense"], 'no script "nonsense"'),
+        (["serve", "play"], "needs a script"),
+        (["serve", "--budget", "5"], "at most 1, not 5"),
+        (["serve", "--prompt-file", "-"], '"-" would be stdin'),
+        (["serve", "--document", "/nonexistent"], "cannot read /nonexistent"),
+        (["replay", ""], "PATH is empty"),
+        (["models", "--fetch", ""], "--fetch is empty"),
         (["serve", "play", "forgetting", "--replay", "/nonexistent"], "cannot read /nonexistent"),
         (["replay", "--speed", "nan"], "nan is not in the range"),
         (["--record", "x.cast", "--record-fps", "nan"], "nan is not in the range"),
@@ -216,3 +223,15 @@ def test_a_recording_begins_and_runs_as_wished(
     cli.cli.main([*command, "run.kvtrace", *options], standalone_mode=False)
     (app,) = shown
     assert (app.recording.position_s, app.recording.speed) == (begins_s, speed)
+
+
+def test_a_played_script_can_be_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script.toml").write_text('title = "x"\n[[step]]\nwait = 1\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_has_screen", lambda: True)
+    sources: list[object] = []
+    monkeypatch.setattr(cli, "_show", lambda app, *_: sources.append(app.source))
+    cli.cli.main(["play", "script.toml", "--trace", "run.kvtrace"], standalone_mode=False)
+    cli.cli.main(["play", "script.toml"], standalone_mode=False)
+    assert [isinstance(source, TracingSource) for source in sources] == [True, False]
+    assert Path("run.kvtrace").exists()

@@ -74,7 +74,7 @@ def test_a_faulty_script_gives_one_line(text: str, fault: str) -> None:
 
 
 def test_options_become_a_command_line() -> None:
-    options: dict[str, script.Option] = {"budget": 0.2, "random_weights": True, "ignore-eos": False}
+    options: dict[str, script.Option] = {"budget": 0.2, "random_weights": True, "anchors": False}
     assert script.arguments(options) == ["--budget", "0.2", "--random-weights"]
 
 
@@ -84,9 +84,27 @@ def test_the_apps_own_keys_are_known() -> None:
     assert not any(map(script.is_key, ("ctrl+", "hyper+a", "\x1b", "bogus", "ctrl+bogus")))
 
 
-def test_help_is_no_part_of_a_race() -> None:
+@pytest.mark.parametrize("name", ["help", "trace", "record", "", "budget=0.5 ", "-model", "json"])
+def test_what_is_no_option_of_a_race_is_refused(name: str) -> None:
     with pytest.raises(BadRequest, match="no option of a race"):
-        script.arguments({"help": True})
+        script.arguments({name: True})
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ("budget = 7", "at most 1, not 7"),
+        ('budget = "x"', "not a valid float"),
+        ('prompt-file = "-"', '"-" would be stdin'),
+        ("trace = 1", "no option of a race"),
+    ],
+)
+def test_a_race_that_cannot_be_is_named(options: str, fault: str) -> None:
+    player = Player(script.parse(f'title = "x"\n[race]\n{options}\n[[step]]', "x.toml"), _configure_race)
+    with pytest.raises(BadRequest) as said:
+        player.first()
+    assert str(said.value).startswith("x.toml, [race]: ")
+    assert fault in str(said.value)
 
 
 def test_a_document_that_is_repeated_too_often_is_refused() -> None:
@@ -97,10 +115,10 @@ def test_a_document_that_is_repeated_too_often_is_refused() -> None:
 
 def test_a_race_that_cannot_be_is_refused_before_anything_runs() -> None:
     faulty = script.parse('title = "x"\n[[step]]\n[[step]]\nrace = { budget = 7 }', "x.toml")
-    with pytest.raises(BadRequest, match="budget"):
+    with pytest.raises(BadRequest, match=r"x\.toml, step 2: .*budget"):
         Player(faulty, _configure_race)
     missing = script.parse('title = "x"\n[[step]]\ndocument = "not-there.txt"', "x.toml")
-    with pytest.raises(BadRequest, match=r"not-there\.txt"):
+    with pytest.raises(BadRequest, match=r"x\.toml, step 1: .*not-there\.txt"):
         Player(missing, _configure_race)
 
 
