@@ -271,8 +271,11 @@ class KvtuiApp(Ending):
                 raise
 
     @on(Notify)
-    def _make_room(self) -> None:
-        """For a notice that comes: the oldest go."""
+    def _make_room(self, message: Notify) -> None:
+        """For a notice that comes: the oldest go, and those that said the same."""
+        for old in list(self._notifications):
+            if old.message == message.notification.message:
+                self._unnotify(old, refresh=False)
         most = NOTICES_WHERE_SHORT if self.size.height < SHORT else NOTICES
         for old in list(self._notifications)[: 1 - most or None]:
             self._unnotify(old, refresh=False)
@@ -443,12 +446,13 @@ class KvtuiApp(Ending):
         self.race.composer.open(path)
 
     def action_document(self) -> None:
-        from kvtui.document_screen import DocumentScreen
+        from kvtui.document_screen import DocumentScreen, first_to_read
 
         if is_open(self, DocumentScreen):
             return
         masked = not self.look.colors
-        self._cover(DocumentScreen(self.state, self.catalogue, self.source.send, self.race.active, masked))
+        engine = first_to_read(self.state, self.race.active)
+        self._cover(DocumentScreen(self.state, self.catalogue, self.source.send, engine, masked))
 
     def action_cache(self, place: Place | None = None) -> None:
         from kvtui.cache_screen import CacheScreen

@@ -22,10 +22,17 @@ from kvtui.panes.inspector import Inspector
 from kvtui.panes.key_footer import KeyFooter
 from kvtui.panes.search_bar import SearchBar
 from kvtui.reading import ALL, Reading
-from kvtui.state import RunState
+from kvtui.state import PAGED, RunState
 
 NOTICE_S = 3.0  # short: notices cover words
 LOOK_S = 1.0  # between looks at the whole document, for its figures and its map
+
+
+def first_to_read(state: RunState, chosen: str) -> str:
+    """The engine to open the document with: the `chosen` one, or if that is the paged one, which never forgets, the
+    first that has evicted anything."""
+    forgetful = (e.id for e in state.engines.values() if e.cache is not None and e.cache.evicted_tokens >= 1)
+    return next(forgetful, chosen) if chosen in ("", PAGED) else chosen
 
 
 class DocumentScreen(Captioned[None], Dismissable[None]):

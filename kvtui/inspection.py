@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvtui.cache_state import CacheState, HeadsState
 
 ON_DEVICE = (KvState.DEVICE, KvState.FETCHED, KvState.ANCHOR)
+NO_SUCH_TOKEN, NO_ENTRY_YET, NOT_KNOWN_YET = "no such token here", "said last, no entry yet", "not known yet"
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class Mass:
 @dataclass(frozen=True)
 class Facts:
     """One engine's. `position` is where this engine has the token, None where it has no such token. `cells` counts the
-    states of what the place stands for: `unit`s ("layer", "head"), or a single cell (""); it is empty where the cache
-    has no such position. `since_tokens` is how long the context was when the state (of any of the layers) last changed;
-    `since` says what the engine was doing then. `as_of_tokens` is how long the context was when the mass of the heads
-    was seen, where that is not now."""
+    states of what the place stands for: `unit`s ("layer", "head"), or a single cell (""); where no picture has such a
+    position it is empty, and `missing` says why. `since_tokens` is how long the context was when the state (of any of
+    the layers) last changed; `since` says what the engine was doing then. `as_of_tokens` is how long the context was
+    when the mass of the heads was seen, where that is not now."""
 
     engine: str
     label: str
@@ -70,6 +71,7 @@ class Facts:
     since: str = ""
     as_of_tokens: int | None = None
     position: int | None = None
+    missing: str = ""
 
     @property
     def state(self) -> KvState:
@@ -118,14 +120,22 @@ def _counted_in(state: RunState, place: Place) -> tuple[EngineState | None, Word
 def _facts(engine: EngineState, state: RunState, place: Place) -> Facts:
     position, cache = position_in(state, place, engine), engine.cache
     if position is None:
-        return Facts(engine.id, engine.label)
+        return Facts(engine.id, engine.label, missing=NO_SUCH_TOKEN)
     word = word_at(state, engine, position)
     if cache is None or not 0 <= position < cache.tokens:
-        return Facts(engine.id, engine.label, word, position=position)
+        return Facts(engine.id, engine.label, word, position=position, missing=_why(word))
     if place.layer is None or not 0 <= place.layer < cache.layers:
         return _all_layers(engine, word, cache, position)
     kv_heads = state.started.kv_heads if state.started is not None else 0
     return _one_layer(engine, word, cache, replace(place, position=position), place.layer, kv_heads)
+
+
+def _why(word: Word | None) -> str:
+    """Why no picture has a position with this token."""
+    if word is None:
+        return NO_SUCH_TOKEN
+    # A token's entry is made when the next one is asked for.
+    return NO_ENTRY_YET if word.answer and word.index == word.of - 1 else NOT_KNOWN_YET
 
 
 def _all_layers(engine: EngineState, word: Word | None, cache: CacheState, position: int) -> Facts:
@@ -154,7 +164,7 @@ def _one_layer(
     heads = cache.heads.get(layer)
     if heads is not None and position >= heads.tokens:
         heads = None
-    cells, share = _cells_of(int(cache.cells[layer, position]), kv_heads), cell_share(int(cache.cells[layer, position]))
+    cells, share = _cells_of(cache, layer, position, kv_heads), cell_share(int(cache.cells[layer, position]))
     unit, mass = "head" if sum(count for _, count in cells) > 1 else "", _bin_mass(cache, position, layer)
     if heads is not None:
         mass = _head_mass(heads, position, place.head)
@@ -184,13 +194,15 @@ def _state(number: int) -> KvState:
     return KvState(number) if number < len(KvState) else KvState.ABSENT
 
 
-def _cells_of(cell: int, kv_heads: int) -> tuple[tuple[KvState, int], ...]:
+def _cells_of(cache: CacheState, layer: int, position: int, kv_heads: int) -> tuple[tuple[KvState, int], ...]:
     """The states of a layer's heads, as far as the picture tells: how many of them are on the device."""
+    from kvtui.tiers import elsewhere
+
+    cell = int(cache.cells[layer, position])
     state, held = _state(cell & 7), round(cell_share(cell) * kv_heads)
     if not held or held >= kv_heads:
         return ((state, max(1, kv_heads)),)
-    rest = KvState.HOST if state == KvState.FETCHED else KvState.EVICTED
-    return tuple(sorted([(state, held), (rest, kv_heads - held)]))
+    return tuple(sorted([(state, held), (elsewhere(cache), kv_heads - held)]))
 
 
 def _bin_mass(cache: CacheState, position: int, layer: int | None) -> Mass | None:

@@ -12,6 +12,7 @@ import numpy as np
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
+from textual.widgets._toast import Toast
 
 from engines import commands, events
 from kvtui.app import KvtuiApp
@@ -64,11 +65,14 @@ async def test_open_and_back() -> None:
     async with document() as (pilot, reading, _):
         await shows(pilot, "The keeper wrote a word on the back")
         await shows(pilot, "of all KV entries (layers × heads × ")
-        assert reading.engine == "vllm"  # the column that had the focus
+        assert reading.engine == "h2o"  # of the paged engine, which has the focus, all is there
         await pilot.press("escape")
         await shows(pilot, "TTFT")
         await pilot.press("d", "d")
         await shows(pilot, "TTFT")
+        await pilot.press("right", "right", "d")
+        await until(pilot, lambda: isinstance(pilot.app.screen, DocumentScreen))
+        assert pilot.app.screen.query_one(DocumentPane).reading.engine == "infinigen"  # the column that has the focus
 
 
 async def test_choosing_engines() -> None:
@@ -142,6 +146,15 @@ async def test_jumps() -> None:
         await shows(pilot, "No token is fetched back or held by an anchor in Paged")
         await pilot.press("3", "N")
         assert reading.whole("infinigen").kinds[reading.cursor] == 4
+
+
+async def test_what_is_said_again_replaces_what_was_said() -> None:
+    async with document("1", "n", "n", "n") as (pilot, _, _):
+        await shows(pilot, "No token is evicted everywhere in Paged")
+        await pilot.pause(0.3)
+        assert len(pilot.app.screen.query(Toast)) == 1
+        await pilot.press("N", "n")
+        await until(pilot, lambda: len(pilot.app.screen.query(Toast)) == 2)
 
 
 async def test_rescued_words_of_all_engines_are_jumped_to_one_after_the_other() -> None:
@@ -276,6 +289,8 @@ async def test_it_is_kept_up_to_date_and_the_race_too() -> None:
         await until(pilot, lambda: bool(app.state.prompts))
         await pilot.press("d", "end")
         await shows(pilot, "what is left of the words is not known yet")
+        await shows(pilot, "– not known yet")  # of the token under the cursor
+        assert " 0 %" not in screen_text(app)
         source.say(*events_)
         await shows(pilot, "back of a chart before the storm")
         await shows(pilot, "100 % on device")

@@ -8,7 +8,7 @@ import pytest
 from engines import events
 from engines.events import KvState, pack_cell
 from kvtui.cache_state import FLOOR_DECADES
-from kvtui.inspection import Facts, Place, facts
+from kvtui.inspection import NO_ENTRY_YET, NO_SUCH_TOKEN, NOT_KNOWN_YET, Facts, Place, facts
 from kvtui.panes.inspector import Inspector
 from kvtui.state import RunState
 from tests.synthetic import KV_HEADS, started, whole_race
@@ -149,9 +149,18 @@ def test_each_engines_own_position_is_what_its_cache_is_asked_about() -> None:
     wide = lines(state, Place(4), 120)
     assert wide[0].startswith("position 4 · all layers")
     assert wide[0].endswith("prompt 2 · prompt token 1")
-    assert "on device in all 4 layers at 6" in wide[2]
-    assert "at 4" not in wide[2]
-    assert lines(state, Place(4), 50)[2].endswith("“So” at 6")
+    assert wide[1].split("H2O")[1].strip() == "“So” · position 6"
+    assert "position" not in wide[1].split("H2O")[0]
+    assert lines(state, Place(4), 50)[2].endswith("“So” · position 6")
+
+
+def test_what_has_no_entry_says_why() -> None:
+    state = two_questions()
+    assert [of(state, Place(0), e).missing for e in ("vllm", "h2o")] == [NOT_KNOWN_YET] * 2  # no picture came yet
+    state.apply(picture(np.full((LAYERS, 9), pack_cell(KvState.DEVICE, 1)), np.zeros((LAYERS, 9)), request=1))
+    assert [of(state, Place(at, engine="h2o")).missing for at in (8, 9, 12)] == ["", NO_ENTRY_YET, NO_SUCH_TOKEN]
+    assert of(state, Place(4, engine="h2o"), "vllm").missing == NO_SUCH_TOKEN  # its first answer is shorter
+    assert lines(state, Place(9, engine="h2o"), 120)[2].split("–")[2].strip() == "said last, no entry yet"
 
 
 def test_an_engine_that_is_at_another_prompt_has_no_such_token() -> None:

@@ -89,7 +89,7 @@ def _block(one: Facts, place: Place) -> list[list[Piece]]:
     color = palette.engine_color(one.engine)
     strong, dim = palette.style(color, bold=True), palette.style(palette.now.dim)
     plain = palette.style(palette.now.foreground)
-    lines: list[list[Piece]] = [[(f"{_name(one)} ", strong), *_token(one)], [*_state(one), *_moved(one, place)]]
+    lines: list[list[Piece]] = [[(f"{_name(one)} ", strong), *_token(one), *_moved(one, place)], _state(one)]
     if (mass := one.mass) is not None:
         bins = f" on {mass.tokens:,} tokens" if mass.tokens > 1 else ""
         lines.append([(figures.share(mass.share), plain), (f" of attention{bins}", dim)])
@@ -114,7 +114,7 @@ def _moved(one: Facts, place: Place) -> list[Piece]:
     """Where this engine has the token, if that is not where the title says."""
     if one.position is None or one.position == place.position:
         return []
-    return [(f" at {one.position:,}", palette.style(palette.now.dim))]
+    return [(f" · position {one.position:,}", palette.style(palette.now.dim))]
 
 
 def _name(one: Facts) -> str:
@@ -135,6 +135,8 @@ def _token(one: Facts) -> list[Piece]:
 
 
 def _state(one: Facts) -> list[Piece]:
+    if one.missing:
+        return [(f"– {one.missing}", palette.style(palette.now.dim, italic=True))]
     state = one.state
     color = getattr(palette.now, _COLORS[state]) if state in _COLORS else palette.engine_color(one.engine)
     if state == KvState.ANCHOR:
