@@ -126,7 +126,7 @@ async def test_pause_step_and_go_on(reader: TraceReader) -> None:
         await until(pilot, lambda: app.state.status == "racing")
         await sought(pilot, app, reader.duration_s)
         await pilot.press("space")  # at the end: once more
-        await shows(pilot, "▶ replay ×1  00:0")
+        await shows(pilot, "▶ replay ×1  recording 00:0")
 
 
 async def test_seeking_on_every_screen(reader: TraceReader) -> None:
@@ -189,11 +189,11 @@ async def test_a_trace_that_was_cut_off_says_so_at_its_end(reader: TraceReader, 
 @pytest.mark.parametrize("keys", [[], ["p"], ["enter"], ["d"], ["c"]], ids=" ".join)
 async def test_before_the_engines_were_ready_nothing_from_later_is_shown(keys: list[str], tmp_path: Path) -> None:
     race = Race(prompt_tokens=96, new_tokens=40)
-    app = make(TraceReader(write_race(tmp_path / "x.kvtrace", race, loading_s=4.0)), from_s=8.0)
+    app = make(TraceReader(write_race(tmp_path / "x.kvtrace", race, loading_s=4.0)), from_s=6.8)
     async with app.run_test(size=SIZE) as pilot:
         await shows(pilot, "The code word")
         await pilot.press("space", *keys)
-        for at_s, stage in ((0.2, "◌ stage 0"), (8.0, ""), (3.2, "◌ stage 3")):
+        for at_s, stage in ((0.2, "◌ stage 0"), (6.8, ""), (3.2, "◌ stage 3")):
             await sought(pilot, app, at_s)
             if app.screen is not app.race:
                 await shows(pilot, "othing")  # has been read yet, to show yet
