@@ -29,6 +29,9 @@ class Words(LetterTokenizer):
     def encode(self, text, add_special_tokens=True):
         return [byte % 97 for byte in text.encode()]
 
+    def get_vocab(self):
+        return {chr(97 + token): token for token in range(26)}
+
 
 @pytest.fixture(scope="module")
 def model():
