@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from engines import events
+from engines.accounts import Transfers
+from engines.caches.base import CacheView, HeadsView, Surroundings
 from engines.errors import BadRequest
-from engines.model import Model
 
 
 @dataclass
@@ -31,10 +34,40 @@ class Result:
 
 
 class Answering(ABC):
-    """`submit`, then `advance` until `has_work` is False; or `generate`, which does both."""
+    """`submit`, then `advance` until `has_work` is False; or `generate`, which does both. `id` is one of
+    `events.ENGINE_LABELS`; the pools, the link and the clock are those of its surroundings."""
 
-    model: Model
-    _generated = 0
+    def __init__(self, id: str, around: Surroundings) -> None:
+        self.id, self.label = id, events.ENGINE_LABELS[id]
+        self.model, self.clock, self.link = around.model, around.clock, around.link
+        self.device_pool, self.host_pool = around.device, around.host
+        self._transfers = Transfers(around)
+        self._out: list[events.Event] = []
+        self._generated = 0
+
+    @property
+    def clock_s(self) -> float:
+        return self.clock.now_s
+
+    @property
+    def link_info(self) -> events.LinkInfo:
+        return self.link.info
+
+    def start_clock_at(self, seconds: float) -> None:
+        """Moves the clock forward, never back: all engines begin a round at one time."""
+        self.clock.wait_until(seconds)
+
+    def transfer(self) -> events.Transfer:
+        """What the link did since the last call."""
+        return self._transfers.take(self.id)
+
+    def _drain(self) -> list[events.Event]:
+        out, self._out = self._out, []
+        return out
+
+    @abstractmethod
+    def knobs(self) -> dict[str, str | float | int | bool | None]:
+        """The settings by name; infinities as "inf"."""
 
     @property
     @abstractmethod
@@ -61,8 +94,35 @@ class Answering(ABC):
         """Runs one slice of the work, and returns what happened."""
 
     @abstractmethod
+    def cancel(self) -> list[events.Event]:
+        """Ends all requests, running and waiting, with outcome "cancelled", and frees what they hold."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Cancels, frees everything and forgets: peaks, prefix blocks, preemptions."""
+
+    @abstractmethod
     def memory(self) -> events.Memory:
         """What is in use now, and the peaks."""
+
+    @abstractmethod
+    def continue_logits(self, token_ids: Iterable[int], rows: int = 1) -> Tensor:
+        """Logits of the token after `token_ids`, fed after what the cache now holds: float32 [vocab]; with `rows` > 1,
+        after each of the last so many of them: float32 [rows, vocab]. The cache stays as it was, so that many questions
+        can be asked of one context. Raises BadRequest when there is no context."""
+
+    @abstractmethod
+    def kept_positions(self, layer: int) -> Tensor:
+        """int64 [kv_heads, kept]: true positions whose KV the latest conversation still has in `layer`. Raises
+        BadRequest for a layer that the model does not have, or when there is no conversation."""
+
+    @abstractmethod
+    def view(self, request: int) -> CacheView | None:
+        """The picture of a request's cache, or None when it holds nothing (yet, or any more)."""
+
+    @abstractmethod
+    def heads(self, request: int, layer: int) -> HeadsView | None:
+        """One layer of that picture, head by head, or None as for `view`."""
 
     def generate(
         self,

@@ -5,24 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engines import events, kernels
+from engines import events
+from engines.accounts import memory
 from engines.answering import Answering
 from engines.caches.base import Cache, CacheView, HeadsView
 from engines.caches.infinigen import InfiniGenCache
-from engines.caches.paged import PagedCache
 from engines.errors import BadRequest, OutOfMemory
+from engines.forward import at_once, forward, surprisal, threads
+from engines.pace import Pace
 from engines.sampling import sample
 from engines.scheduler import CHUNK_TOKENS, Scheduler
-from engines.sequence import Sampling, Sequence, Span, Step
+from engines.sequence import Sampling, Sequence, Step
 from engines.sizes import counted, size
-
-SURPRISAL_ROWS = 128  # logits at a time: a vocabulary is wide
 
 
 class Engine(Answering):
@@ -31,37 +30,20 @@ class Engine(Answering):
     it and a person can look at it."""
 
     def __init__(self, id: str, cache: Cache, chunk_tokens: int = CHUNK_TOKENS) -> None:
-        self.id, self.label, self.cache = id, events.ENGINE_LABELS[id], cache
-        self.model, self.clock, self.link = cache.model, cache.around.clock, cache.around.link
-        self.device_pool, self.host_pool = cache.around.device, cache.around.host
+        super().__init__(id, cache.around)
+        self.cache = cache
         self.scheduler = Scheduler(cache, self._failed, self.forget_conversation, chunk_tokens)
         self._ended: Sequence | None = None
         self._work: Generator[bool, None, None] | None = None
         self._step: Step | None = None
-        self._out: list[events.Event] = []
-        self._reported = dataclasses.replace(self.link.traffic)
-        self._reported_at_s = 0.0
-
-    @property
-    def clock_s(self) -> float:
-        return self.clock.now_s
 
     @property
     def has_work(self) -> bool:
         return self._work is not None or self.scheduler.has_work
 
-    @property
-    def link_info(self) -> events.LinkInfo:
-        return self.link.info
-
     def knobs(self) -> dict[str, str | float | int | bool | None]:
-        """The policy's settings by name; infinities as "inf"."""
         values = dataclasses.asdict(getattr(self.cache, "knobs"))  # noqa: B009 - each policy has its own dataclass
         return {k: "inf" if isinstance(v, float) and math.isinf(v) else v for k, v in values.items()}
-
-    def start_clock_at(self, seconds: float) -> None:
-        """Moves the clock forward, never back: all engines begin a round at one time."""
-        self.clock.wait_until(seconds)
 
     def submit(
         self,
@@ -92,15 +74,12 @@ class Engine(Answering):
         sampling = Sampling(temperature, top_p, seed)
         room = self.model.context_limit - before - len(tokens)
         sequence = Sequence(request, tokens, len(tokens), min(max_new_tokens, room), sampling, ignore_eos)
-        sequence.turns = [*(earlier.turns if earlier else []), *((role, before + start) for role, start in turns)]
+        sequence.turns = list(turns)
         sequence.generator = torch.Generator().manual_seed(seed)
-        sequence.arrival_s = self.clock_s
-        sequence.traffic_before = (self.link.traffic.h2d_bytes, self.link.traffic.d2h_bytes)
+        sequence.pace = Pace.from_now(self.clock_s, self.link.traffic)
         if earlier is not None:
             self._ended = None
-            sequence.tokens = earlier.tokens + tokens
-            sequence.prompt_tokens = len(sequence.tokens)
-            sequence.computed, sequence.table, sequence.held = earlier.computed, earlier.table, earlier.held
+            sequence.follow(earlier)
         elif not self.scheduler.has_work:
             self.forget_conversation()
         self.scheduler.add(sequence)
@@ -130,7 +109,7 @@ class Engine(Answering):
                     return self._drain()
                 self._work, self._step = self._run(step), step
             try:
-                with self._threads(), self.clock.running():
+                with threads(self.model, self._step), self.clock.running():
                     ended = next(self._work)
             except OutOfMemory as fault:
                 self._abort(fault)
@@ -145,7 +124,6 @@ class Engine(Answering):
             return self._drain()
 
     def cancel(self) -> list[events.Event]:
-        """Ends all requests, running and waiting, with outcome "cancelled", and frees what they hold."""
         if self._work is not None:
             self._work.close()
             self._work = None
@@ -158,12 +136,9 @@ class Engine(Answering):
         return self._drain()
 
     def reset(self) -> None:
-        """Cancels, frees everything and forgets: peaks, prefix blocks, preemptions."""
         self.cancel()
         self.forget_conversation()
-        if isinstance(self.cache, PagedCache):
-            self.cache.blocks.forget_contents()
-            self.cache.prefix_hit_tokens = 0
+        self.cache.forget()
         self.scheduler.preemptions = 0
         self.device_pool.reset_peaks()
         self.host_pool.reset_peaks()
@@ -176,9 +151,6 @@ class Engine(Answering):
         return ended is not None
 
     def continue_logits(self, token_ids: Iterable[int], rows: int = 1) -> Tensor:
-        """Logits of the token after `token_ids`, fed after what the cache now holds: float32 [vocab]; with `rows` > 1,
-        after each of the last so many of them: float32 [rows, vocab]. The cache stays as it was, so that many questions
-        can be asked of one context. Raises BadRequest when there is no context."""
         sequence = self._latest()
         tokens = self.checked_tokens(token_ids, "continue_logits needs at least one token")
         if not 1 <= rows <= len(tokens):
@@ -187,30 +159,20 @@ class Engine(Answering):
             raise BadRequest(f"{counted(len(tokens), 'more token')} exceed the context of {self.model.context_limit:,}")
         step = Step([(sequence, tokens)], keep=False)
         with torch.inference_mode():
-            self.cache.begin(step)
-            try:
-                hidden = self._drive(self._forward(step))
-            except OutOfMemory:
-                self.cache.abort(step)
-                raise
-            self.cache.end(step)
+            hidden = at_once(self.cache, step)
             logits = self.model.decoder.logits(hidden[-rows:]).clone()
             return logits[0] if rows == 1 else logits
 
     def kept_positions(self, layer: int) -> Tensor:
-        """int64 [kv_heads, kept]: true positions whose KV the latest conversation still has in `layer`. Raises
-        BadRequest for a layer that the model does not have, or when there is no conversation."""
         if not isinstance(layer, int) or not 0 <= layer < self.model.layers:
             raise BadRequest(f"layer is a whole number in 0 .. {self.model.layers - 1}, not {layer!r}")
         return self.cache.kept_positions(self._latest(), layer)
 
     def view(self, request: int) -> CacheView | None:
-        """The picture of a request's cache, or None when it holds nothing (yet, or any more)."""
         sequence = self._shown(request)
         return self.cache.view(sequence) if sequence is not None else None
 
     def heads(self, request: int, layer: int) -> HeadsView | None:
-        """One layer of that picture, head by head, or None as for `view`."""
         sequence = self._shown(request)
         return self.cache.heads(sequence, layer) if sequence is not None else None
 
@@ -221,68 +183,17 @@ class Engine(Answering):
         return None
 
     def memory(self) -> events.Memory:
-        blocks = getattr(self.cache, "blocks", None)
-        kinds = self.cache.kv_kinds()
-        device, host = self.device_pool, self.host_pool
-        disk = self.cache.around.disk.pool if self.cache.around.disk else None
-        slots, filled = 0, 0
-        anchors = [s.held.anchors for s in self._sequences() if self.cache.learns and s.held is not None]
-        for sequence in self._sequences():
-            slots += len(sequence.table) * 16
-            filled += getattr(sequence.held, "count", sequence.computed) if sequence.table else 0
-        return events.Memory(
-            engine=self.id,
-            clock_s=self.clock_s,
-            device_bytes={kind: size for kind, size in device.bytes_by_kind.items() if size},
-            host_bytes={kind: size for kind, size in host.bytes_by_kind.items() if size},
-            device_peak_bytes=device.peak_bytes,
-            host_peak_bytes=host.peak_bytes,
-            device_kv_peak_bytes=sum(device.peak_by_kind.get(kind, 0) for kind in kinds),
-            host_kv_peak_bytes=host.peak_by_kind.get("kv", 0),
-            device_cap_bytes=device.cap_bytes,
-            host_cap_bytes=host.cap_bytes,
-            blocks_used=blocks.used_blocks if blocks else 0,
-            blocks_free=blocks.free_blocks if blocks else 0,
-            blocks_shared=blocks.shared_blocks if blocks else 0,
-            waste=1 - filled / slots if slots else 0.0,
-            preemptions=self.scheduler.preemptions,
-            prefix_hit_tokens=getattr(self.cache, "prefix_hit_tokens", 0),
-            disk_bytes={kind: size for kind, size in disk.bytes_by_kind.items() if size} if disk else {},
-            disk_cap_bytes=disk.cap_bytes if disk else None,
-            anchors=sum(int(a.pinned.sum()) for a in anchors) if self.cache.learns else None,
-            anchors_left_out=sum(a.left_out for a in anchors),
-        )
-
-    def transfer(self) -> events.Transfer:
-        """What the link did since the last call."""
-        now, before = self.link.traffic, self._reported
-        span_s, self._reported_at_s = self.clock_s - self._reported_at_s, self.clock_s
-        self._reported = dataclasses.replace(now)
-        return events.Transfer(
-            engine=self.id,
-            clock_s=self.clock_s,
-            h2d_bytes=now.h2d_bytes - before.h2d_bytes,
-            d2h_bytes=now.d2h_bytes - before.d2h_bytes,
-            h2d_total_bytes=now.h2d_bytes,
-            d2h_total_bytes=now.d2h_bytes,
-            span_s=span_s,
-            busy_s=now.busy_s - before.busy_s,
-            hidden_s=max(0.0, now.hidden_s - before.hidden_s),
-            measured=self.link.info.measured,
-            saved_bytes=now.saved_bytes - before.saved_bytes,
-            hit_rate=(now.found - before.found) / wanted if (wanted := now.wanted - before.wanted) else None,
-        )
+        return memory(self.id, self.cache, self._sequences(), self.scheduler.preemptions)
 
     def _run(self, step: Step) -> Generator[bool, None, None]:
         """One step: forward, then a token for every sequence whose pending tokens are all in. Yields False after each
         layer while there is prefill in it, and True at its end."""
         prefills = [span for span in step if span.count > 1 or span.sequence.new_tokens == 0]
         self.cache.begin(step)
-        forward = self._forward(step)
-        hidden = None
-        while hidden is None:
+        layers = forward(self.cache, step)
+        while True:
             try:
-                layer = next(forward)
+                layer = next(layers)
             except StopIteration as ended:
                 hidden = ended.value
                 break
@@ -292,7 +203,7 @@ class Engine(Answering):
                 yield False
         if self.cache.learns:
             for span in prefills:
-                self.cache.learn(span, self._surprisal(span, hidden))
+                self.cache.learn(span, surprisal(self.model, span, hidden))
         self.cache.end(step)
         self._step = None
         ready = [span for span in step if span.sequence.pending == 0]
@@ -307,43 +218,11 @@ class Engine(Answering):
                 self._end(span.sequence)
         yield True
 
-    def _surprisal(self, span: Span, hidden: Tensor) -> Tensor:
-        """-log p of the prompt tokens that follow each row of the span, as far as the prompt goes: float32 [rows]."""
-        following = span.sequence.tokens[span.position + 1 : span.position + span.count + 1]
-        targets = torch.tensor(following, dtype=torch.int64, device=hidden.device)
-        parts = []
-        for start in range(0, len(targets), SURPRISAL_ROWS):
-            chosen = targets[start : start + SURPRISAL_ROWS]
-            rows = hidden[span.row + start : span.row + start + len(chosen)]
-            logits = self.model.decoder.logits(rows).float()
-            parts.append(logits.logsumexp(-1) - logits.gather(1, chosen.unsqueeze(1)).squeeze(1))
-        return torch.cat(parts) if parts else torch.zeros(0)
-
-    def _threads(self) -> AbstractContextManager[None]:
-        """Decode steps on 16-bit CPU weights leave torch only small things to do."""
-        lean = self.model.device.type == "cpu" and self.model.dtype == torch.bfloat16
-        return kernels.torch_alone() if lean and self._step is not None and self._step.decodes else nullcontext()
-
-    def _forward(self, step: Step) -> Generator[int, None, Tensor]:
-        ids = torch.tensor(step.ids, dtype=torch.int64, device=self.model.device)
-        positions = torch.tensor(step.positions, dtype=torch.int64, device=self.model.device)
-        return self.model.decoder.forward(ids, positions, self.cache)
-
-    @staticmethod
-    def _drive(forward: Generator[int, None, Tensor]) -> Tensor:
-        while True:
-            try:
-                next(forward)
-            except StopIteration as ended:
-                return ended.value
-
     def _took(self, sequence: Sequence, token: int, logprob: float) -> None:
         """A token was sampled. Its time is the clock's, which is running: the step's work lies behind it."""
         now_s = self.clock_s
         sequence.tokens.append(token)
-        sequence.last_token_s = now_s
-        if sequence.first_token_s is None:
-            sequence.first_token_s = now_s
+        sequence.pace.token(now_s)
         self._out.append(
             events.Token(
                 engine=self.id,
@@ -366,10 +245,6 @@ class Engine(Answering):
         self._outcome(sequence, "ok", "")
 
     def _outcome(self, sequence: Sequence, outcome: str, detail: str) -> None:
-        tpot_s = None
-        if sequence.new_tokens > 1 and sequence.last_token_s is not None and sequence.first_token_s is not None:
-            tpot_s = (sequence.last_token_s - sequence.first_token_s) / (sequence.new_tokens - 1)
-        h2d_before, d2h_before = sequence.traffic_before
         self._out.append(
             events.Outcome(
                 engine=self.id,
@@ -379,11 +254,7 @@ class Engine(Answering):
                 detail=detail,
                 prompt_tokens=sequence.prompt_tokens,
                 new_tokens=sequence.new_tokens,
-                ttft_s=None if sequence.first_token_s is None else sequence.first_token_s - sequence.arrival_s,
-                tpot_s=tpot_s,
-                decode_tok_s=1 / tpot_s if tpot_s else None,
-                h2d_bytes=self.link.traffic.h2d_bytes - h2d_before,
-                d2h_bytes=self.link.traffic.d2h_bytes - d2h_before,
+                **sequence.pace.figures(sequence.new_tokens, self.link.traffic),
             )
         )
 
@@ -429,7 +300,3 @@ class Engine(Answering):
     def _sequences(self) -> list[Sequence]:
         """All that hold memory: the running, and the one that has ended."""
         return self.scheduler.running + ([self._ended] if self._ended is not None else [])
-
-    def _drain(self) -> list[events.Event]:
-        out, self._out = self._out, []
-        return out

@@ -22,6 +22,7 @@ from engines.controller import CAUTION, Choice, decide, name
 from engines.engine import Engine
 from engines.errors import BadRequest
 from engines.memory import Pool
+from engines.pace import Pace
 
 
 @dataclass
@@ -34,13 +35,10 @@ class _Request:
     prompt_tokens: int
     max_new_tokens: int
     options: dict[str, Any]
-    arrival_s: float
-    traffic_before: tuple[int, int]
+    pace: Pace
     tried: list[str] = field(default_factory=list)
     new_tokens: int = 0
     said: int = 0
-    first_token_s: float | None = None
-    last_token_s: float | None = None
 
 
 class HybridEngine(Answering):
@@ -50,30 +48,19 @@ class HybridEngine(Answering):
     reads_text = True
 
     def __init__(self, engines: Sequence[Engine]) -> None:
-        self.id, self.label = "hybrid", events.ENGINE_LABELS["hybrid"]
         self.engines = {engine.id: engine for engine in engines}
         self._first = engines[0]
         around = self._first.cache.around
         assert all(engine.cache.around is around for engine in engines), "they share one pool, or the cap means nothing"
-        self.model, self.clock, self.link = around.model, around.clock, around.link
-        self.device_pool, self.host_pool = around.device, around.host
+        super().__init__("hybrid", around)
         self._at: Engine | None = None  # where the conversation is
         self._tokens: list[int] = []
         self._turns: list[tuple[str, int]] = []
         self._request: _Request | None = None
-        self._out: list[events.Event] = []
-
-    @property
-    def clock_s(self) -> float:
-        return self.clock.now_s
 
     @property
     def has_work(self) -> bool:
         return self._request is not None
-
-    @property
-    def link_info(self) -> events.LinkInfo:
-        return self.link.info
 
     @property
     def cache(self) -> Cache:
@@ -82,9 +69,6 @@ class HybridEngine(Answering):
 
     def knobs(self) -> dict[str, str | float | int | bool | None]:
         return {"chooses": " ".join(self.engines), "caution": CAUTION}
-
-    def start_clock_at(self, seconds: float) -> None:
-        self.clock.wait_until(seconds)
 
     def submit(
         self,
@@ -110,16 +94,15 @@ class HybridEngine(Answering):
         sampling: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "seed": seed}
         tokens = self.checked_request(token_ids, max_new_tokens, before, **sampling)
         turns = list(turns)
-        arrival_s = self.clock_s
+        pace = Pace.from_now(self.clock_s, self.link.traffic)
         with self.clock.running():
             tasks = classify(self._text(tokens, turns) if text is None else text)
-        traffic = self.link.traffic.h2d_bytes, self.link.traffic.d2h_bytes
         options = {**sampling, "ignore_eos": ignore_eos}
         whole = before + len(tokens)
         new_tokens = min(max_new_tokens, self.model.context_limit - whole)
         if not follow_up:
             self._forget()
-        self._request = _Request(request, tasks, whole, new_tokens, options, arrival_s, traffic)
+        self._request = _Request(request, tasks, whole, new_tokens, options, pace)
         self._turns += [(role, before + start) for role, start in turns]
         self._tokens += tokens
         if self._at is None:
@@ -146,21 +129,18 @@ class HybridEngine(Answering):
         return self._drain()
 
     def cancel(self) -> list[events.Event]:
-        """Ends the request with outcome "cancelled", and frees what it holds."""
         if self._at is not None and self._request is not None:
             for event in self._at.cancel():
                 self._take(event)
         return self._drain()
 
     def reset(self) -> None:
-        """Cancels, frees everything and forgets."""
         for engine in self.engines.values():
             engine.reset()
         self._forget()
         self._out.clear()
 
     def continue_logits(self, token_ids: Iterable[int], rows: int = 1) -> Tensor:
-        """As `Engine.continue_logits`, of the engine that has the conversation."""
         return self._latest().continue_logits(token_ids, rows)
 
     def kept_positions(self, layer: int) -> Tensor:
@@ -174,10 +154,6 @@ class HybridEngine(Answering):
 
     def memory(self) -> events.Memory:
         return msgspec.structs.replace((self._at or self._first).memory(), engine=self.id)
-
-    def transfer(self) -> events.Transfer:
-        # All share one link, and one of them must remember what was reported last.
-        return msgspec.structs.replace(self._first.transfer(), engine=self.id)
 
     def _text(self, tokens: list[int], turns: list[tuple[str, int]]) -> str:
         """What the user said last, as far as the tokens tell."""
@@ -233,8 +209,7 @@ class HybridEngine(Answering):
         event = msgspec.structs.replace(event, engine=self.id)
         match event:
             case events.Token():
-                request.last_token_s = event.clock_s
-                request.first_token_s = request.first_token_s or event.clock_s
+                request.pace.token(event.clock_s)
                 request.new_tokens += 1
                 self._tokens.append(event.token_id)
                 event = msgspec.structs.replace(event, index=request.said + event.index)
@@ -262,20 +237,12 @@ class HybridEngine(Answering):
         request = self._request
         assert request is not None
         self._request = None
-        tpot_s = None
-        if request.first_token_s is not None and request.last_token_s is not None and request.new_tokens > 1:
-            tpot_s = (request.last_token_s - request.first_token_s) / (request.new_tokens - 1)
-        h2d_before, d2h_before = request.traffic_before
         self._out.append(
             msgspec.structs.replace(
                 event,
                 prompt_tokens=request.prompt_tokens,
                 new_tokens=request.new_tokens,
-                ttft_s=None if request.first_token_s is None else request.first_token_s - request.arrival_s,
-                tpot_s=tpot_s,
-                decode_tok_s=1 / tpot_s if tpot_s else None,
-                h2d_bytes=self.link.traffic.h2d_bytes - h2d_before,
-                d2h_bytes=self.link.traffic.d2h_bytes - d2h_before,
+                **request.pace.figures(request.new_tokens, self.link.traffic),
             )
         )
         if event.outcome != "ok":
@@ -295,10 +262,6 @@ class HybridEngine(Answering):
     def _forget(self) -> None:
         self._leave()
         self._request, self._tokens, self._turns = None, [], []
-
-    def _drain(self) -> list[events.Event]:
-        out, self._out = self._out, []
-        return out
 
 
 AnyEngine = Engine | HybridEngine

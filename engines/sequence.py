@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from engines.pace import Pace
+
 
 @dataclass
 class Sampling:
@@ -35,10 +37,7 @@ class Sequence:
     table: list[int] = field(default_factory=list)
     held: Any = None
     generator: torch.Generator | None = None
-    arrival_s: float = 0.0
-    first_token_s: float | None = None
-    last_token_s: float | None = None
-    traffic_before: tuple[int, int] = (0, 0)
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def new_tokens(self) -> int:
@@ -48,6 +47,15 @@ class Sequence:
     def pending(self) -> int:
         """Tokens that the cache has not seen yet: the rest of the prompt, or the one just sampled."""
         return len(self.tokens) - self.computed
+
+    def follow(self, earlier: Sequence) -> None:
+        """Goes on with a conversation that has ended: its tokens come first, and what it has in the cache is this
+        one's."""
+        before = len(earlier.tokens)
+        self.turns = earlier.turns + [(role, before + start) for role, start in self.turns]
+        self.tokens = earlier.tokens + self.tokens
+        self.prompt_tokens = len(self.tokens)
+        self.computed, self.table, self.held = earlier.computed, earlier.table, earlier.held
 
 
 @dataclass(eq=False)

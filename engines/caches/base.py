@@ -63,6 +63,7 @@ class Cache(ABC):
     one_shot: bool = False
     grows_in_place: bool = True  # whether a later turn needs no second copy of what is held
     learns: bool = False  # whether `learn` is to be called with what surprised the model
+    prefix_hit_tokens = 0  # of prompts, found where `reuse` looks
 
     def __init__(self, around: Surroundings) -> None:
         self.around, self.model, self.shape = around, around.model, around.model.shape
@@ -102,6 +103,9 @@ class Cache(ABC):
     @abstractmethod
     def release(self, sequence: Sequence) -> None:
         """Frees all that the sequence holds."""
+
+    def forget(self) -> None:  # noqa: B027 - most policies remember nothing
+        """What could be reused of released sequences is not to be, from now on."""
 
     @abstractmethod
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:

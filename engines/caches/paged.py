@@ -41,7 +41,6 @@ class PagedCache(Cache):
         super().__init__(around)
         self.knobs = knobs
         self.blocks = self.arena(knobs.arena_tokens)
-        self.prefix_hit_tokens = 0
 
     def reuse(self, sequence: Sequence) -> None:
         """Takes over the blocks of an equal prefix. The last token is always computed: its logits are needed."""
@@ -117,6 +116,10 @@ class PagedCache(Cache):
     def release(self, sequence: Sequence) -> None:
         self.blocks.free(sequence.table)
         sequence.table, sequence.held, sequence.computed = [], None, 0
+
+    def forget(self) -> None:
+        self.blocks.forget_contents()
+        self.prefix_hit_tokens = 0
 
     def kept_positions(self, sequence: Sequence, layer: int) -> Tensor:
         return causal_positions(sequence.computed, self.shape.kv_heads)
