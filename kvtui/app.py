@@ -79,6 +79,7 @@ class KvtuiApp(Ending):
     replaces the worker (a trace, another machine, a test)."""
 
     TITLE = "kvtui"
+    RECORDED = False  # whether what is shown is over, and nobody can be asked for more
     AFTER_THE_END = "press w to start it again"  # what can be done when the source has ended
     CSS_PATH = Path(__file__).with_name("app.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -458,7 +459,7 @@ class KvtuiApp(Ending):
         from kvtui.cache_screen import CacheScreen
 
         if not is_open(self, CacheScreen):
-            self._cover(CacheScreen(self.state, self.catalogue, self.source.send, place))
+            self._cover(CacheScreen(self.state, self.catalogue, self.source.send, place, self.RECORDED))
 
     def _cover(self, screen: Captioned[None]) -> None:
         """The race, which goes on beneath."""

@@ -27,13 +27,15 @@ from kvtui.panes.legend import Legend
 from kvtui.panes.ruler import Ruler
 from kvtui.state import EngineState, RunState
 
+NOTICE_S = 4.0
 QUIET_S = 1 / 4  # without events for so long, all pictures are brought up to date
 PAN = 1 / 2  # of the window
 
 
 class CacheScreen(Captioned[None], Dismissable[None]):
     """Shows a `RunState`; whoever owns the state calls `show_state` after each change. `catalogue` are the engines in
-    the order of their number keys, `send` takes what the engines should know: which layer is looked at."""
+    the order of their number keys, `send` takes what the engines should know: which layer is looked at; those that are
+    `recorded` heed it no more."""
 
     AUTO_FOCUS = ""
     KEYS = CACHE_KEYS
@@ -62,9 +64,15 @@ class CacheScreen(Captioned[None], Dismissable[None]):
     ]
 
     def __init__(
-        self, state: RunState, catalogue: list[str], send: Callable[[Command], None], place: Place | None = None
+        self,
+        state: RunState,
+        catalogue: list[str],
+        send: Callable[[Command], None],
+        place: Place | None = None,
+        recorded: bool = False,
     ) -> None:
         super().__init__()
+        self._recorded = recorded
         self._state, self._catalogue, self._send = state, catalogue, send
         self._tokens = self._longest()
         self._view = View(cursor=self._tokens - 1)
@@ -172,6 +180,8 @@ class CacheScreen(Captioned[None], Dismissable[None]):
             self._count_in(engine)
         for picture in self._pictures:
             picture.display = self._only in ("", picture.engine)
+        if self._view.heads:
+            self._look_at_heads(self._view.layer or 0)
         self.call_after_refresh(lambda: self._draw(self._shown()))
 
     def _count_in(self, engine: EngineState) -> None:
@@ -210,10 +220,32 @@ class CacheScreen(Captioned[None], Dismissable[None]):
 
     def action_layer(self, step: int) -> None:
         layer = _stepped(self._view.layer, step)
-        self._look(replace(self._view, layer=0 if layer is None and self._view.heads else layer))
+        if self._view.heads:
+            self._look_at_heads(max(0, layer or 0))
+        else:
+            self._look(replace(self._view, layer=layer))
 
     def action_mode(self) -> None:
-        self._look(replace(self._view, heads=not self._view.heads, head=None))
+        if self._view.heads:
+            self._look(replace(self._view, heads=False, head=None))
+        else:
+            self._look_at_heads(self._view.layer or 0)
+
+    def _look_at_heads(self, wanted: int) -> None:
+        """Of that layer, or, where nobody answers who could be asked for it, of the nearest one that was seen."""
+        layer: int | None = wanted
+        if self._recorded or self._state.status != "racing":
+            engines = (self._state.engines.get(picture.engine) for picture in self._shown())
+            seen = [engine.cache.heads for engine in engines if engine is not None and engine.cache is not None]
+            layer = cache_view.seen_layer(self._view, wanted, seen)
+            text = "No other layer has been seen head by head yet."
+            if layer is not None:
+                where = " in all engines" if any(wanted in layers for layers in seen) else ""
+                text = f"Layer {wanted + 1} has not been seen head by head{where}: layer {layer + 1} is shown instead."
+            if layer != wanted:
+                self.notify(text, markup=False, timeout=NOTICE_S)
+        if layer is not None or not self._view.heads:
+            self._look(replace(self._view, heads=True, layer=layer or 0))
 
     def action_log(self) -> None:
         self._look(replace(self._view, log=not self._view.log))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kvtui import figures
@@ -114,6 +116,19 @@ def placed(view: View, position: int, tokens: int) -> View:
 def followed(view: View, tokens: int) -> View:
     """Follows the tail, the cursor on the newest token."""
     return replace(view, follow=True, cursor=max(0, tokens - 1))
+
+
+def seen_layer(view: View, wanted: int, seen: Sequence[Collection[int]]) -> int | None:
+    """The layer whose heads can be shown when nothing more comes: the nearest to `wanted` that as many of the shown
+    engines as possible were `seen` in, head by head (a set an engine); beyond the view's own layer, if that is shown
+    already. None where there is none."""
+    counts = Counter(layer for layers in seen for layer in layers)
+    most = max(counts.values(), default=0)
+    best = [layer for layer, count in counts.items() if count == most]
+    if view.heads and view.layer is not None and wanted != view.layer:
+        step = 1 if wanted > view.layer else -1
+        best = [layer for layer in best if (layer - view.layer) * step > 0]
+    return min(best, key=lambda layer: (abs(layer - wanted), layer), default=None)
 
 
 def column_of(position: int, start: int, span: int, columns: int) -> int:

@@ -38,6 +38,7 @@ NEEDS_A_WORKER = {
 class ReplayApp(KvtuiApp):
     """Shows what `source` plays."""
 
+    RECORDED = True
     AFTER_THE_END = "the recording cannot be played on (q: quit)"
     BINDINGS: ClassVar[list[BindingType]] = [
         # Square brackets too, but document and cache have those for themselves.

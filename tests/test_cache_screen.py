@@ -94,6 +94,33 @@ async def test_heads_of_a_layer_are_asked_for() -> None:
         assert source.sent[-2:] == [commands.Focus(layer=0), commands.Focus()]
 
 
+async def test_where_nobody_can_be_asked_the_nearest_layer_that_was_seen_is_shown() -> None:
+    whole = whole_race(prompt_tokens=512, new_tokens=40)
+    batch = [event for event in whole if not isinstance(event, events.Heads)]
+    seen = next(event for event in whole if isinstance(event, events.Heads))
+    for engine, layer in (("vllm", 6), ("h2o", 6), ("infinigen", 6), ("h2o", 20)):
+        batch.append(msgspec.structs.replace(seen, engine=engine, layer=layer))
+    app, source = make([*batch, events.Status(run="synthetic", state="paused")])
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot, "m")
+        await shows(pilot, "KV heads × positions of layer 7 of 30")
+        await shows(pilot, "Layer 1 has not been seen head by head: layer 7")
+        assert "not been seen head by head yet" not in screen_text(app)
+        assert source.sent == [commands.Focus(layer=6)]
+        await pilot.press("right_square_bracket")
+        await shows(pilot, "No other layer has been seen head by head yet.")
+        assert "layer 7 of 30" in screen_text(app)
+        await pilot.press("2", "right_square_bracket")  # of which one more was seen
+        await shows(pilot, "layer 21 of 30")
+        await pilot.press("a")
+        await shows(pilot, "Layer 21 has not been seen head by head in all engines")
+        assert "layer 7 of 30" in screen_text(app)
+        source.say(events.Status(run="synthetic", state="racing"))
+        await until(pilot, lambda: app.state.status == "racing")
+        await pilot.press("right_square_bracket")
+        await shows(pilot, "layer 8 of 30")  # it is asked for
+
+
 async def test_linear_brightness() -> None:
     app, _ = race()
     async with app.run_test(size=SIZE) as pilot:

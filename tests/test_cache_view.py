@@ -138,3 +138,21 @@ def test_a_layer_that_is_no_more_becomes_the_last(layers: int) -> None:
     view = View(layer=29)
     assert cache_view.clamped(view, 100, layers, 3).layer == layers - 1
     assert cache_view.clamped(view, 100, 0, 0).layer == 29  # nothing is known of layers yet
+
+
+@pytest.mark.parametrize(
+    ("view", "wanted", "layer"),
+    [
+        (View(), 0, 4),  # which all engines were seen in, unlike the nearer 2
+        (View(layer=9), 9, 8),
+        (View(heads=True, layer=4), 4, 4),
+        (View(heads=True, layer=4), 5, 8),
+        (View(heads=True, layer=8), 7, 4),
+        (View(heads=True, layer=8), 9, None),
+        (View(heads=True, layer=4), 3, None),
+        (View(heads=True, layer=9), 9, 8),  # of the engines that are shown now
+    ],
+)
+def test_the_nearest_layer_that_was_seen_in_most_engines(view: View, wanted: int, layer: int | None) -> None:
+    assert cache_view.seen_layer(view, wanted, [{2, 4, 8}, {4, 8}, {4, 8, 12}]) == layer
+    assert cache_view.seen_layer(view, wanted, [set(), set()]) is None
