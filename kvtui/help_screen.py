@@ -84,6 +84,9 @@ NOTES = (
     ("graphs", "one scale for all columns: the same height is as many bytes, the same column the same position"),
     ("underlined", "tokens other than the paged engine's at the same place; a click on one tells what that said"),
     ("a cell", "of the cache: two rows of layers, many positions. Solid: half or more of it is on the device"),
+    ("an entry", "a token's key and value in one layer and one KV head; the document's shares are of all of them"),
+    ("attention", "“18 % of attention on 4 tokens”: what these four next to each other received of their layer's"),
+    ("rank", "“rank 1 of 256 bins”: of all such stretches of the context, this one received the most attention"),
     ("modelled", "says so, wherever it stands; a CPU stand-in is this machine's processor playing the GPU"),
     ("d  c", "there, ? tells of more keys"),
 )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from kvtui.cache_state import CacheState, HeadsState
 
 ON_DEVICE = (KvState.DEVICE, KvState.FETCHED, KvState.ANCHOR)
-NO_SUCH_TOKEN, NO_ENTRY_YET, NOT_KNOWN_YET = "no such token here", "said last, no entry yet", "not known yet"
+NO_SUCH_TOKEN, NOT_THERE_YET = "no such token here", "not there yet"
+NO_ENTRY_YET, NOT_KNOWN_YET = "said last, no entry yet", "not known yet"
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,10 @@ def _counted_in(state: RunState, place: Place) -> tuple[EngineState | None, Word
 def _facts(engine: EngineState, state: RunState, place: Place) -> Facts:
     position, cache = position_in(state, place, engine), engine.cache
     if position is None:
-        return Facts(engine.id, engine.label, missing=NO_SUCH_TOKEN)
+        _, told = _counted_in(state, place)
+        request = engine.requests.get(told.request) if told is not None else None
+        comes = request is None or request.outcome is None
+        return Facts(engine.id, engine.label, missing=NOT_THERE_YET if comes else NO_SUCH_TOKEN)
     word = word_at(state, engine, position)
     if cache is None or not 0 <= position < cache.tokens:
         return Facts(engine.id, engine.label, word, position=position, missing=_why(word))

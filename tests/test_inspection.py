@@ -8,7 +8,7 @@ import pytest
 from engines import events
 from engines.events import KvState, pack_cell
 from kvtui.cache_state import FLOOR_DECADES
-from kvtui.inspection import NO_ENTRY_YET, NO_SUCH_TOKEN, NOT_KNOWN_YET, Facts, Place, facts
+from kvtui.inspection import NO_ENTRY_YET, NO_SUCH_TOKEN, NOT_KNOWN_YET, NOT_THERE_YET, Facts, Place, facts
 from kvtui.panes.inspector import Inspector
 from kvtui.state import RunState
 from tests.synthetic import KV_HEADS, started, whole_race
@@ -160,6 +160,8 @@ def test_what_has_no_entry_says_why() -> None:
     state.apply(picture(np.full((LAYERS, 9), pack_cell(KvState.DEVICE, 1)), np.zeros((LAYERS, 9)), request=1))
     assert [of(state, Place(at, engine="h2o")).missing for at in (8, 9, 12)] == ["", NO_ENTRY_YET, NO_SUCH_TOKEN]
     assert of(state, Place(4, engine="h2o"), "vllm").missing == NO_SUCH_TOKEN  # its first answer is shorter
+    behind = state_of(*said("vllm", 0, " a", " b"), *said("h2o", 0, " a"))
+    assert of(behind, Place(4)).missing == NOT_THERE_YET
     assert lines(state, Place(9, engine="h2o"), 120)[2].split("–")[2].strip() == "said last, no entry yet"
 
 
