@@ -13,11 +13,13 @@ from textual.app import ScreenError
 from textual.css.query import NoMatches
 from textual.dom import DOMNode, NoScreen
 from textual.errors import NoWidget
-from textual.widget import MountError
+from textual.screen import Screen
+from textual.widget import MountError, Widget
 from textual.worker import WorkerFailed, get_current_worker
 
 from kvtui.dressing import Dressing
 from kvtui.literal import literal, one_line
+from kvtui.overlaid import is_of_option_list
 
 _OF_WHAT_GOES = (NoMatches, MountError, ScreenError, NoScreen, NoWidget)
 LOG = "screen.log"
@@ -40,23 +42,34 @@ class Ending(Dressing):
 
     async def on_event(self, event: events.Event) -> None:
         """Keys and sizes that wait before the message that ends the app are dropped: a screen each took seconds."""
-        if not (self.leaving and isinstance(event, (events.InputEvent, events.Paste, events.Resize))):
+        if self.leaving and isinstance(event, (events.InputEvent, events.Paste, events.Resize)):
+            return
+        try:
             await super().on_event(event)
+        except LookupError as error:  # a key or a click on a list that was just filled anew: as if there was nothing
+            if not is_of_option_list(error):
+                raise
 
     def panic(self, *renderables: Any) -> None:
         self.failed = True
         super().panic(*renderables)
 
     def _handle_exception(self, error: Exception) -> None:
-        """What a part of the screen missed because it is being taken down is no fault."""
-        if not self._is_of_what_goes(error):
+        """What a part of the screen missed because it is being taken down is no fault; one of a list ends the dialog
+        that it is in, not the race."""
+        part, cause = _blamed(error)
+        if isinstance(part, Widget) and is_of_option_list(cause) and self.is_running and not self.leaving:
+            self.call_later(self._end_dialog, part.screen)  # the list itself handles no messages any more
+        elif not self._is_of_what_goes(part, cause):
             self.failed = True
             super()._handle_exception(error)
 
-    def _is_of_what_goes(self, error: BaseException | None) -> bool:
-        part: object = active_message_pump.get(None)
-        while isinstance(error, WorkerFailed):
-            error, part = error.error, get_current_worker().node
+    def _end_dialog(self, dialog: Screen[Any]) -> None:
+        if self.screen is dialog and dialog.is_modal:
+            self.pop_screen()
+            self.notify("The list was not ready yet: the same key opens it again.", markup=False)
+
+    def _is_of_what_goes(self, part: object, error: BaseException | None) -> bool:
         if self.leaving:
             return isinstance(error, _OF_WHAT_GOES) or (isinstance(error, LookupError) and _raised_by_textual(error))
         if not isinstance(error, _OF_WHAT_GOES) or not isinstance(part, DOMNode) or part is self:
@@ -71,6 +84,15 @@ class Ending(Dressing):
         if not self.fault and error is not None:
             self.fault = _written_down(error)
         self._close_messages_no_wait()
+
+
+def _blamed(error: BaseException) -> tuple[object, BaseException | None]:
+    """The part of the app that an error comes from, and the error itself where that was a worker's."""
+    part: object = active_message_pump.get(None)
+    cause: BaseException | None = error
+    while isinstance(cause, WorkerFailed):
+        part, cause = get_current_worker().node, cause.error
+    return part, cause
 
 
 def _raised_by_textual(error: BaseException) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen, ScreenResultType
-from textual.worker import WorkerFailed
 
 from kvtui.sturdy import Sturdy
 
@@ -29,8 +28,6 @@ def is_open(app: App[Any], kind: type[Screen[Any]]) -> bool:
 
 def is_of_option_list(error: BaseException | None) -> bool:
     """Whether an error is Textual's own: its list of options looks for one that was just replaced by others."""
-    while isinstance(error, WorkerFailed):
-        error = error.error
     if not isinstance(error, (KeyError, IndexError)):
         return False
     trace = error.__traceback__

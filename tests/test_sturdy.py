@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from textual import events as textual_events
 from textual.command import CommandList, CommandPalette
 from textual.widgets import Input
@@ -57,3 +58,16 @@ async def test_a_second_click_beside_the_palette_takes_nothing_else_away() -> No
         await until(pilot, lambda: app.screen is app.race)
         await pilot.pause(0.1)
         assert app.screen is app.race
+
+
+@pytest.mark.parametrize("key", ["pagedown", "pageup"])
+async def test_a_page_key_on_a_list_that_has_no_place_is_nothing(key: str) -> None:
+    app, source = make([started()])
+    async with app.run_test(size=(1, 1)) as pilot:
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        await until(pilot, lambda: app.screen.query_one(CommandList).option_count > 0)
+        await pilot.press(key, "escape")
+        await until(pilot, lambda: app.screen is app.race)
+        await pilot.press("space")
+        await until(pilot, lambda: source.sent == [commands.Pause()])
