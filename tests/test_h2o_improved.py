@@ -62,7 +62,27 @@ def test_exact_chunks_keep_what_one_shot_keeps(family: str, chunk: int, scoring:
 def test_budget_one_gives_the_paged_tokens(scoring: str, prefill: str, anchors: float) -> None:
     paged = made("vllm").generate(prompt(100), 24, ignore_eos=True)
     knobs = {"scoring": scoring, "prefill": prefill, "anchors": anchors, "chunk_tokens": 40}
-    assert made(budget=1.0, **knobs).generate(prompt(100), 24, ignore_eos=True).tokens == paged.tokens
+    engine = made(budget=1.0, **knobs)
+    assert engine.generate(prompt(100), 24, ignore_eos=True).tokens == paged.tokens
+    everything = set(range(123))  # the last token is not in the cache yet
+    assert all(head == everything for heads in kept_sets(engine) for head in heads)
+
+
+@pytest.mark.parametrize("prefill", ["eager", "flash", "chunked", "chunked-exact"])
+def test_pictures_can_be_taken_while_a_later_turn_is_read(prefill: str) -> None:
+    engine = made(prefill=prefill, anchors=0.4 if prefill == "chunked" else 0.0, chunk_tokens=16)
+    engine.generate(prompt(200), 4, ignore_eos=True)
+    engine.submit(2, prompt(40, seed=2), 4, ignore_eos=True, follow_up=True)
+    taken = 0
+    while engine.has_work:
+        engine.advance()
+        if (view := engine.view(2)) is not None:
+            heads = engine.heads(2, 1)
+            assert heads is not None
+            assert view.cells.shape == (engine.model.layers, view.tokens)
+            assert heads.states.shape == (engine.model.kv_heads, view.tokens)
+            taken += 1
+    assert taken > 3
 
 
 @pytest.mark.parametrize("anchors", [0.0, 0.4])

@@ -74,7 +74,7 @@ class Entries:
     def view(self, n: int, anchors: Tensor) -> CacheView:
         """Of `n` positions; `anchors` bool [n] are shown as such where they are held."""
         layers, groups = self.hole.shape
-        kept = self.positions >= 0
+        kept = (self.positions >= 0) & (self.positions < n)  # a later turn being read holds more
         row = torch.arange(layers, device=kept.device).view(-1, 1, 1) * n
         flat = (self.positions + row)[kept]
         heads = torch.bincount(flat, minlength=layers * n).view(layers, n)
@@ -86,7 +86,8 @@ class Entries:
 
     def heads(self, layer: int, n: int, anchors: Tensor) -> HeadsView:
         groups = self.hole.shape[1]
-        positions, kept = self.positions[layer], self.positions[layer] >= 0
+        positions = self.positions[layer]
+        kept = (positions >= 0) & (positions < n)
         where = (positions + torch.arange(groups, device=kept.device).unsqueeze(1) * n)[kept]
         states = torch.full((groups * n,), int(KvState.EVICTED), dtype=torch.uint8, device=kept.device)
         mass = torch.zeros(groups * n, device=kept.device)

@@ -323,6 +323,8 @@ class H2OCache(Cache):
         blocks = budget = self.budget_blocks(len(sequence.tokens))
         if not ended:  # room for the next piece
             blocks = max(PIECE_BLOCKS, blocks - blocks_for(min(sequence.pending, self.piece(sequence))))
+        if self._keeps_all:
+            blocks = len(sequence.table)
         blocks = min(blocks, blocks_for(held.count + 1), len(sequence.table))
         slots = blocks * BLOCK_TOKENS
         if self.learns:
