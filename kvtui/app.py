@@ -31,12 +31,12 @@ from kvtui.help_screen import HelpScreen
 from kvtui.improvements import IMPROVEMENTS
 from kvtui.inspection import Place
 from kvtui.leaving import on_signals
-from kvtui.literal import one_line
+from kvtui.literal import brief, one_line
 from kvtui.looks import Look
 from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
 from kvtui.next_run import NextRun
 from kvtui.outbox import Outbox
-from kvtui.overlaid import is_of_option_list, is_open
+from kvtui.overlaid import is_open
 from kvtui.panes.composer import AskInput
 from kvtui.panes.lines import Lines
 from kvtui.paste import with_quick_pastes
@@ -245,7 +245,7 @@ class KvtuiApp(Ending):
         if isinstance(event, events.RunStarted):
             self.next_run.begun(self.state)
         elif isinstance(event, events.Notice):
-            self.notify(one_line(event.text), severity=SEVERITIES.get(event.level, "information"), markup=False)
+            self.notify(brief(event.text), severity=SEVERITIES.get(event.level, "information"), markup=False)
 
     async def refresh_race(self) -> None:
         """Shows the state as it is now, on the race's screen or on the one over it that shows it, too."""
@@ -290,7 +290,7 @@ class KvtuiApp(Ending):
             reason = last.text if self.state.started is None and last is not None and last.level == "error" else ""
             log = getattr(self.source, "log_path", None)
             where = f" · log: {log}" if log is not None else ""
-            cause = one_line(reason or message.reason)
+            cause = brief(reason or message.reason)
             self.race.banner(f"✖ {cause} — {self.AFTER_THE_END}{where}")
         await self.refresh_race()
 
@@ -314,21 +314,9 @@ class KvtuiApp(Ending):
             self.notify("Asked. It comes after what is in the stream.", markup=False)
         await self.refresh_race()
 
-    def _handle_exception(self, error: Exception) -> None:
-        """A fault of the command palette ends the palette, not the race."""
-        if not is_of_option_list(error) or not self.is_running or self.leaving:
-            super()._handle_exception(error)
-        else:
-            self.call_later(self._end_palette)  # the list itself handles no messages any more
-
     def action_command_palette(self) -> None:
         if not CommandPalette.is_open(cast(App[object], self)):
             self.push_screen(Commands())
-
-    async def _end_palette(self) -> None:
-        if CommandPalette.is_open(cast(App[object], self)):
-            self.pop_screen()
-            self.notify("The list of commands was not ready yet: ctrl+p opens it again.", markup=False)
 
     async def action_quit(self) -> None:
         self.leave()
