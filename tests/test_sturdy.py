@@ -53,6 +53,10 @@ async def test_a_second_click_beside_the_palette_takes_nothing_else_away() -> No
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
         palette = app.screen
+        beyond = textual_events.Click(palette, 200, 9, 0, 0, 1, False, False, False, 200, 9)
+        palette.post_message(beyond)  # it was inside, before the terminal became smaller
+        await pilot.pause()
+        assert app.screen is palette
         for _ in range(3):
             palette.post_message(textual_events.Click(palette, 2, 0, 0, 0, 1, False, False, False, 2, 0))
         await until(pilot, lambda: app.screen is app.race)
