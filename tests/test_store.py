@@ -118,7 +118,7 @@ def test_disk_full_while_writing_is_one_line(cache):
 
 
 def test_too_little_space_is_found_before_writing(cache):
-    with pytest.raises(ModelUnavailable, match=r"^disk full: the download needs .* GiB in .*, where .* are free"):
+    with pytest.raises(ModelUnavailable, match=r"^disk full: the download needs .* TB in .*, where .* are free"):
         store.require_space(cache, 1 << 60, "the download")
     store.require_space(cache, 1, "the download")
 
