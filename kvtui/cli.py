@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from engines.commands import Prompt, WorkerConfig
+from engines.commands import WorkerConfig
 from engines.errors import BadRequest, KvtuiError
 from kvtui import ascii
-from kvtui.literal import brief, one_line
+from kvtui.configuration import configure, in_browser, is_given, is_terminal
+from kvtui.literal import brief
 from kvtui.options import (
     FILE,
     TEXT,
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from kvtui.player import Player
     from kvtui.trace import TraceReader, TraceWriter
 
-_STDIN_WAIT_S = 3.0
 _GC_EVERY_OBJECTS = 100_000
-_DEFAULT_QUESTION = "Summarise the text above in a few sentences."
 
 
 def main() -> None:
@@ -109,10 +107,10 @@ def cli(
 
     Without a command: the live app, or a plain summary where there is no terminal."""
     if context.invoked_subcommand is not None:
-        if any(map(_is_given, context.params)):
+        if any(map(is_given, context.params)):
             raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
         return 0
-    config = _configure(options)
+    config = configure(options)
     if not _has_screen():
         _check_recording(record, record_fps, screen=False)
         from kvtui.headless import run_headless
@@ -137,7 +135,7 @@ def run(as_json: bool, trace: Path | None, **options: Any) -> int:
     or the worker died, 2 when the input or the model is at fault."""
     from kvtui.headless import run_headless
 
-    config = _configure(options)
+    config = configure(options)
     with _tracing(trace) as writer:
         return run_headless(config, as_json=as_json, trace=writer)
 
@@ -235,7 +233,7 @@ def _check_served(arguments: list[str]) -> None:
         if command is None:
             _check_recording(context.params["record"], context.params["record_fps"], screen=True)
             with _tracing(context.params["trace"]):
-                _configure(_race_of(context), piped=False)
+                configure(_race_of(context), piped=False)
             return
         with command.make_context(name, rest, parent=context) as within:
             options = within.params
@@ -270,7 +268,7 @@ def _player(script: str) -> Player:
 
 
 def _check_playback(recording: Path | None, trace: Path | None) -> None:
-    if recording is None and (_is_given("speed") or _is_given("from_s")):
+    if recording is None and (is_given("speed") or is_given("from_s")):
         raise click.UsageError("--speed and --from go with --replay")
     if recording is not None and trace is not None:
         raise click.UsageError("--trace keeps what a model does; --replay has none")
@@ -358,35 +356,6 @@ def _tracing(path: Path | None) -> Iterator[TraceWriter | None]:
         yield writer
 
 
-def _configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
-    """Options to a worker's configuration, knobs checked, prompts read, if `piped` from a stdin that is a pipe."""
-    from engines.knobs import check_knobs
-
-    texts = options.pop("prompts")
-    prompt_file, document = options.pop("prompt_file"), options.pop("document")
-    for tier in ("device_memory", "host_memory", "disk"):
-        options[f"{tier}_bytes"] = options.pop(tier)
-    config = WorkerConfig(**options)
-    check_knobs(config)
-    _check_encodable(config)
-    stream = _prompts(prompt_file, document, texts, piped=piped and not _in_browser())
-    if not stream:
-        from kvtui.prompts import built_in_prompts
-
-        stream = built_in_prompts(config.max_new_tokens if _is_given("max_new_tokens") else None)
-    return msgspec.structs.replace(config, prompts=stream)
-
-
-def _check_encodable(config: WorkerConfig) -> None:
-    """A command line is bytes; what of it was no UTF-8 cannot be sent to the worker."""
-    from engines import commands
-
-    try:
-        commands.encode(config)
-    except UnicodeEncodeError as fault:
-        raise BadRequest(f"an option is not UTF-8 text: {fault.object}") from None
-
-
 def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfig:
     """The configuration that a script's options stand for, checked like a command line."""
     from kvtui.script import arguments
@@ -394,7 +363,7 @@ def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfi
     given = arguments(options)
     try:
         with cli.make_context("kvtui", given) as context:
-            return _configure(_race_of(context), piped=False)
+            return configure(_race_of(context), piped=False)
     except click.ClickException as fault:
         raise BadRequest(fault.format_message()) from None
 
@@ -404,50 +373,10 @@ def _race_of(context: click.Context) -> dict[str, Any]:
     return {name: value for name, value in context.params.items() if name not in ("trace", "record", "record_fps")}
 
 
-def _prompts(prompt_file: Path | None, document: Path | None, texts: tuple[str, ...], *, piped: bool) -> list[Prompt]:
-    """The prompt stream: the file's prompts, then each --prompt; else what stdin brings, which may be nothing."""
-    from kvtui import prompts
-    from kvtui.piped import name_of
-
-    if not piped and "-" in (str(prompt_file), str(document)):
-        raise BadRequest('"-" would be stdin, where nobody writes here')
-    if document is not None and prompt_file is not None:
-        raise click.UsageError("--document goes with --prompt; a --prompt-file holds its own documents")
-    stream = []
-    if prompt_file is not None:
-        from_stdin = str(prompt_file) == "-"
-        stream += [Prompt(text=prompts.read_stdin())] if from_stdin else prompts.read_prompt_file(prompt_file)
-    for text in texts:
-        stream.append(prompts.check(Prompt(text=text)))
-    if document is not None:
-        from_stdin = str(document) == "-"
-        text = prompts.read_stdin() if from_stdin else prompts.read_text(document, pipes=True)
-        question = stream[0].text if stream else _DEFAULT_QUESTION
-        title = "stdin" if from_stdin else one_line(name_of(document))
-        stream[:1] = [Prompt(document=text, text=question, title=title)]
-    if not stream and piped and not _is_terminal(sys.stdin) and (text := prompts.read_stdin(_STDIN_WAIT_S)):
-        stream = [Prompt(text=text)]
-    return stream
-
-
-def _is_given(option: str) -> bool:
-    """Whether the person gave it, rather than its default."""
-    return click.get_current_context().get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
-
-
 def _has_screen() -> bool:
     if os.environ.get("TERM", "").lower() in ("dumb", "unknown"):  # it cannot place text
-        return _in_browser()
-    return _in_browser() or all(map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr)))  # Textual draws on stderr
-
-
-def _in_browser() -> bool:
-    """Whether `kvtui serve` started this: then the pipes lead to a visitor's browser."""
-    return "web_driver" in os.environ.get("TEXTUAL_DRIVER", "")
-
-
-def _is_terminal(stream: Any) -> bool:
-    return stream is not None and stream.isatty()
+        return in_browser()
+    return in_browser() or all(map(is_terminal, (sys.stdin, sys.stdout, sys.stderr)))  # Textual draws on stderr
 
 
 if __name__ == "__main__":
