@@ -144,6 +144,6 @@ def test_options_of_a_look(arguments: list[str], wanted: dict[str, Any]) -> None
 def test_a_terminal_that_cannot_place_text_is_no_screen(
     monkeypatch: pytest.MonkeyPatch, term: str, screen: bool
 ) -> None:
-    monkeypatch.setattr(cli, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(cli, "is_terminal", lambda stream: True)
     monkeypatch.setenv("TERM", term)
     assert cli._has_screen() is screen
