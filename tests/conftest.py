@@ -6,6 +6,10 @@ import os
 
 import pytest
 
+from kvtui import palette, spelling
+
+USUAL = palette.now
+
 
 @pytest.fixture(scope="session")
 def smollm2():
@@ -28,6 +32,14 @@ def prose() -> str:
     from pydoc_data.topics import topics
 
     return "\n\n".join(topics[name] for name in ("objects", "exceptions", "import", "typesseq", "compound"))
+
+
+@pytest.fixture(autouse=True)
+def _the_usual_look():
+    """An app's colours and spelling are its process's; the next test begins without them."""
+    yield
+    palette.use(USUAL)
+    spelling.use(False)
 
 
 # Set where tests run in several processes; programs in a pseudo-terminal would believe them rather than it.

@@ -169,7 +169,7 @@ def test_the_app_is_recorded_as_the_terminal_saw_it(tmp_path: Path) -> None:
     child = spawn("replay", "--speed", "8", "--record", str(path))
     child.expect("tok/s")
     child.setwinsize(30, 100)
-    child.expect(r"\[ \]")
+    child.expect(r"< >")
     child.send("q")
     child.expect(pexpect.EOF)
     child.close()
