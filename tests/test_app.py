@@ -320,6 +320,7 @@ async def test_narrow_terminals_show_tabs() -> None:
         assert "1 Paged" not in screen_text(app)
 
 
+@pytest.mark.slow
 async def test_no_size_breaks_it() -> None:
     app, _ = make(whole_race(prompt_tokens=512, new_tokens=40))
     async with app.run_test(size=(120, 36)) as pilot:

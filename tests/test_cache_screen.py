@@ -224,6 +224,7 @@ async def test_it_follows_the_tail() -> None:
         assert window(screen._view, screen._tokens) == (start, span)
 
 
+@pytest.mark.slow
 async def test_before_there_is_anything_and_when_there_is_less() -> None:
     """Opened before the first event; then a race, an engine less, a shorter conversation, a model with fewer layers."""
     app, source = make()
@@ -244,6 +245,7 @@ async def test_before_there_is_anything_and_when_there_is_less() -> None:
         await shows(pilot, "layer 6 ·")
 
 
+@pytest.mark.slow
 async def test_no_size_breaks_it() -> None:
     app, _ = race()
     async with app.run_test(size=SIZE) as pilot:

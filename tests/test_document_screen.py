@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -317,6 +318,7 @@ async def test_text_is_shown_literally() -> None:
         assert not any(mark in text for mark in "\x1b\x07\x9b\u202e\u200b")
 
 
+@pytest.mark.slow
 async def test_no_size_breaks_it() -> None:
     async with document("2") as (pilot, reading, _):
         reading.go(300)

@@ -45,6 +45,7 @@ def test_fact_questions_are_taken_for_what_they_are(model):
     assert sum(share >= 0.4 for share in exact) / len(exact) >= 0.95
 
 
+@pytest.mark.slow
 def test_every_engine_is_measured_on_the_same_stream(model):
     said: list[str] = []
     rows = measure(

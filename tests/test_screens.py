@@ -51,6 +51,7 @@ async def test_engines_of_any_name(size: tuple[int, int], engines: tuple[str, ..
         await until(pilot, lambda: app.screen is not app.race)
 
 
+@pytest.mark.slow
 async def test_columns_are_rebuilt_while_one_is_zoomed() -> None:
     app, source = make([started(), events.Status(run="synthetic", state="racing")])
     async with app.run_test(size=(120, 36)) as pilot:

@@ -55,6 +55,7 @@ def test_16_bit_engines_without_a_limit_agree(smollm2_bf16) -> None:
     assert full.generate(ids, 32).tokens == paged
 
 
+@pytest.mark.slow
 def test_selected_keys_carry_most_of_the_true_attention_mass(smollm2_bf16, monkeypatch, prose) -> None:
     """At r = 0.2, averaged over layers 1 and up, KV heads and steps: at least 0.9 (InfiniGen, 4.3)."""
     model = smollm2_bf16

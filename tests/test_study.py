@@ -59,6 +59,7 @@ def test_several_lengths_together_are_all_their_questions() -> None:
     assert both.peak_share == 0.31
 
 
+@pytest.mark.slow
 def test_the_ablation_sets_each_variant_beside_the_others(smollm2, monkeypatch: pytest.MonkeyPatch) -> None:
     variants = {name: ablation.VARIANTS[name] for name in ("paged", "h2o", "h2o+")}
     monkeypatch.setattr(ablation, "VARIANTS", variants)
