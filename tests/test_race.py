@@ -20,6 +20,17 @@ from engines.errors import BadRequest, DeviceOutOfMemory
 from engines.events import Cache, Heads, Memory, Notice, Outcome, Prefill, RunStarted, Status, Submitted, Token
 
 
+def test_every_engine_answers_every_prompt():
+    course = Course(Prompt(text="one"), Prompt(text="two")).finish()
+    for engine, request in itertools.product(["vllm", "h2o"], [0, 1]):
+        tokens = course.of(Token, engine=engine, request=request)
+        assert [t.token_id for t in tokens] == ANSWER
+        assert "".join(t.text for t in tokens) == "a goat 🙂"
+        assert [o.outcome for o in course.of(Outcome, engine=engine, request=request)] == ["ok"]
+    assert course.of(RunStarted)[0].engines[1].label == "H2O"
+    assert [s.state for s in course.of(Status, engine="")] == ["racing", "idle"]
+
+
 def test_events_are_stamped():
     course = Course(Prompt(text="one")).finish()
     assert len({e.run for e in course.events}) == 1
