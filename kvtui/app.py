@@ -33,6 +33,7 @@ from kvtui.inspection import Place
 from kvtui.leaving import on_signals
 from kvtui.literal import brief, one_line
 from kvtui.looks import Look
+from kvtui.menu import menu
 from kvtui.messages import Asked, EventsArrived, FirstFrame, Pointed, SourceEnded
 from kvtui.next_run import NextRun
 from kvtui.outbox import Outbox
@@ -478,28 +479,4 @@ class KvtuiApp(Ending):
         commands_of = getattr(screen, "get_commands", None)
         if commands_of is not None:
             yield from commands_of()
-        yield SystemCommand("Pause or resume", "Stop and go on with all engines (space)", self.action_pause)
-        yield SystemCommand("Step", "While paused: one step for each engine (.)", self.action_step)
-        yield SystemCommand("Rerun", "The running conversation's stream, with fresh caches (r)", self.action_rerun)
-        yield SystemCommand("Cancel", "End what is running and queued (x)", self.action_cancel)
-        yield SystemCommand("Budget up", "From the next run on (+)", lambda: self.action_budget(1))
-        yield SystemCommand("Budget down", "From the next run on (−)", lambda: self.action_budget(-1))
-        for i in IMPROVEMENTS:
-            effect = f"{i.effect[0].upper()}{i.effect[1:]} ({i.key})"
-            yield SystemCommand(f"{i.name} on or off", effect, lambda id=i.id: self.action_improve(id))
-        for number, engine in enumerate(self.catalogue, 1):
-            title = f"{events.ENGINE_LABELS.get(engine, engine)} on or off"
-            yield SystemCommand(title, f"From the next run on ({number})", lambda n=number: self.action_engine(n))
-        yield SystemCommand("Zoom column", "One engine on the whole screen (enter)", self.race.action_zoom)
-        yield SystemCommand("Larger cache pictures", "More lines for layers × positions (h)", self.race.action_heat)
-        yield SystemCommand("Presenter mode", "Large, with captions, for an audience (p)", self.action_present)
-        yield SystemCommand("Light or dark", "The other of the two (t)", self.action_theme)
-        yield SystemCommand("Document", "Its words, fading where an engine has let them go (d)", self.action_document)
-        yield SystemCommand("Cache on the whole screen", "Zoom, heads, what is known of a token (c)", self.action_cache)
-        yield SystemCommand("Ask", "To the input line (i)", self.race.action_ask)
-        yield SystemCommand("Open a file", "The document that the next question is about (ctrl+o)", self.action_open)
-        yield SystemCommand("New conversation", "For the next question (ctrl+n)", self.action_new_conversation)
-        yield SystemCommand("Restart worker", "After it ended (w)", self.action_restart)
-        yield SystemCommand("Save screen", "As a picture, SVG (s)", self.action_save_screen)
-        yield SystemCommand("Suspend", "Back to the shell; fg goes on (ctrl+z)", self.action_suspend_process)
-        yield SystemCommand("Help", "All keys, and what the glyphs mean (?)", self.action_help)
+        yield from menu(self)
