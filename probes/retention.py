@@ -25,6 +25,7 @@ LENGTHS = ((1000, 12), (2000, 4), (4000, 2))  # tokens of context, and conversat
 FACTS_EACH = 4
 CHOICES = 8
 Z_95 = 1.96
+THANKS = {"role": "assistant", "content": "Thank you, I have read it."}
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,6 @@ def make_case(model: Model, layout: str, tokens: int, seed: int) -> Case:
     facts = " ".join(question.kind.said.format(question.truth) for question in questions)
     prose = passages()
     rng.shuffle(prose)
-    thanks = {"role": "assistant", "content": "Thank you, I have read it."}
     messages: list[dict[str, str]] = []
     if layout == "system":
         rules = "You are a helpful assistant. Answer briefly. Stay friendly, and say so when you do not know something."
@@ -160,15 +160,29 @@ def make_case(model: Model, layout: str, tokens: int, seed: int) -> Case:
         messages.append({"role": "user", "content": f"Please remember this. {facts}"})
         messages.append({"role": "assistant", "content": "I will remember that."})
     else:
-        messages += [{"role": "user", "content": "Hello! I am going to tell you a little and read you a lot."}, thanks]
+        messages += [{"role": "user", "content": "Hello! I am going to tell you a little and read you a lot."}, THANKS]
         half = prose.pop().split(". ")
         first, second = ". ".join(half[: len(half) // 3]), ". ".join(half[len(half) // 3 : 2 * len(half) // 3])
-        messages += [{"role": "user", "content": f"{first}. {facts} {second}."}, thanks]
+        messages += [{"role": "user", "content": f"{first}. {facts} {second}."}, THANKS]
     chat = Chat(model.tokenizer, model.context_limit)
-    while len(chat.render(Prompt(messages=_asked(messages, ""))).token_ids) < tokens:
-        text = prose.pop() if prose else rng.choice(passages())
-        messages += [{"role": "user", "content": f"Here is something to read. {text}"}, thanks]
+    read: list[str] = []
+    while len(chat.render(Prompt(messages=_asked([*messages, *_readings(read)], ""))).token_ids) < tokens:
+        read.append(prose.pop() if prose else rng.choice(passages()))
+    messages += _readings(read)
     return Case(messages, questions)
+
+
+def _readings(passages: list[str]) -> list[dict[str, str]]:
+    """Two later turns of prose, however long: over many, a small model forgets with its full cache too, and then there
+    is nothing to compare with."""
+    half = (len(passages) + 1) // 2
+    turns = [passages[:half], passages[half:]]
+    return [
+        message
+        for texts in turns
+        if texts
+        for message in ({"role": "user", "content": "Here is something to read. " + "\n\n".join(texts)}, THANKS)
+    ]
 
 
 def ask(engine: AnyEngine, case: Case) -> tuple[int, int]:
