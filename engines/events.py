@@ -228,13 +228,49 @@ class Outcome(Event, frozen=True, kw_only=True, omit_defaults=True):
     d2h_bytes: int = 0
 
 
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU (or MIG slice) as its driver describes it, all processes together. None: the device does not tell.
+    `pcie_rx_bytes_per_s` is what it received over the driver's last window of about 20 ms, `nvlink_*` all its links
+    together."""
+
+    index: int
+    name: str = ""
+    mig: bool = False
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+    busy_percent: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_hz: int | None = None
+    memory_clock_hz: int | None = None
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
+    pcie_rx_bytes_per_s: int | None = None
+    pcie_tx_bytes_per_s: int | None = None
+    nvlink_rx_bytes_per_s: int | None = None
+    nvlink_tx_bytes_per_s: int | None = None
+
+
 class Sample(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """Hardware probes of the worker's machine; None where the device has no such thing."""
+    """Hardware probes of the machine on which the worker runs; None where it has no such thing or does not tell.
+    CPU figures are percent of one core. `driver` says what became of the GPU driver: "" (there is none), "ok", or in a
+    few words how it was lost. `memory_limit_bytes` is a container's own. Page faults are major ones, those that a disk
+    answered."""
 
     worker_rss_bytes: int | None = None
     worker_cpu_percent: float | None = None
+    worker_page_faults_per_s: float | None = None
+    face_rss_bytes: int | None = None
+    face_cpu_percent: float | None = None
     host_used_bytes: int | None = None
     host_total_bytes: int | None = None
+    host_cpu_percent: float | None = None
+    memory_limit_bytes: int | None = None
+    memory_limit_used_bytes: int | None = None
+    pinned_bytes: int | None = None
+    gpus: list[Gpu] = []
+    driver: str = ""
     gpu_used_bytes: int | None = None
     gpu_total_bytes: int | None = None
 
