@@ -1,9 +1,10 @@
 """Does the hybrid engine choose well? One stream of mixed requests under a device cap that paged cannot always meet.
 
 Half of the stream asks for a fact in real prose, the rest are things to write, to chat about, to program and to sum up,
-short and long. Each engine gets the stream by itself. What counts: requests that ran out of memory, facts answered
-rightly (the true answer ranked first among eight), and tokens a second of the engine's own clock. Regret is how far
-the hybrid stays behind the fixed engine that would have been best, known only in hindsight.
+short and long. Every engine gets the stream, under a cap of its own; they take turns, request by request, so that what
+slows the machine down slows all of them. What counts: requests that ran out of memory, facts answered rightly (the true
+answer ranked first among eight), and tokens a second of the engine's own clock. Regret is how far the hybrid stays
+behind the fixed engine that would have been best, known only in hindsight.
 """
 
 from __future__ import annotations
@@ -115,16 +116,16 @@ def measure(
     stream = make_stream(model, requests, shortest, longest, seed)
     cap_bytes = model.weights_bytes + int(cap_share * (longest + new_tokens) * model.kv_bytes_per_token)
     knobs: dict[str, Any] = {"budget": budget, "link": link}
-    reference = _run(engines.create_engine("vllm", model, **knobs), stream, new_tokens)
-    reference.engine = REFERENCE
-    said(_line(reference))
-    tallies = []
+    reference = Tally(REFERENCE)
+    racers = [(reference, engines.create_engine("vllm", model, **knobs))]
     for engine_id in (*fixed, "hybrid"):
-        tally = _run(
-            engines.create_engine(engine_id, model, device_memory_bytes=cap_bytes, **knobs), stream, new_tokens
-        )
-        said(_line(tally))
-        tallies.append(tally)
+        engine = engines.create_engine(engine_id, model, device_memory_bytes=cap_bytes, **knobs)
+        racers.append((Tally(engine_id), engine))
+    for number, asked in enumerate(stream):
+        for tally, engine in racers:
+            _answer(engine, tally, number, asked, new_tokens)
+        said(f"{number + 1} of {requests}: {', '.join(f'{tally.engine} {tally.lost} lost' for tally, _ in racers)}")
+    tallies = [tally for tally, _ in racers[1:]]
     return [_row(tally, reference) for tally in (reference, *tallies[:-1])] + [
         _row(tallies[-1], reference) | regret(tallies[-1], tallies[:-1], reference)
     ]
@@ -148,35 +149,33 @@ def regret(hybrid: Tally, fixed: list[Tally], reference: Tally) -> dict[str, Any
     }
 
 
-def _run(engine: AnyEngine, stream: list[Asked], new_tokens: int) -> Tally:
+def _answer(engine: AnyEngine, tally: Tally, number: int, asked: Asked, new_tokens: int) -> None:
+    """Gives the engine one request of the stream, and takes down what came of it."""
     chat = Chat(engine.model.tokenizer, engine.model.context_limit)
-    tally = Tally(engine.id)
-    for number, asked in enumerate(stream):
-        rendered = chat.render(Prompt(text=asked.text))
-        options: dict[str, Any] = {"ignore_eos": True, "turns": rendered.turns}
-        if getattr(engine, "reads_text", False):
-            options["text"] = asked.text
-        begun_s = engine.clock_s
-        engine.submit(number, rendered.token_ids, new_tokens, **options)
-        happened: list[events.Event] = []
-        while engine.has_work:
-            happened += engine.advance()
-        tally.seconds += engine.clock_s - begun_s
-        tally.requests += 1
-        tally.facts += asked.question is not None
-        decisions = [event.choice for event in happened if isinstance(event, events.Decision)]
-        tally.choices.update(decisions[-1:])
-        outcome = next(event for event in happened if isinstance(event, events.Outcome))
-        if outcome.outcome != "ok":
-            tally.lost += 1
-            continue
+    rendered = chat.render(Prompt(text=asked.text))
+    options: dict[str, Any] = {"ignore_eos": True, "turns": rendered.turns}
+    if getattr(engine, "reads_text", False):
+        options["text"] = asked.text
+    begun_s = engine.clock_s
+    engine.submit(number, rendered.token_ids, new_tokens, **options)
+    happened: list[events.Event] = []
+    while engine.has_work:
+        happened += engine.advance()
+    tally.seconds += engine.clock_s - begun_s
+    tally.requests += 1
+    tally.facts += asked.question is not None
+    decisions = [event.choice for event in happened if isinstance(event, events.Decision)]
+    tally.choices.update(decisions[-1:])
+    outcome = next(event for event in happened if isinstance(event, events.Outcome))
+    if outcome.outcome != "ok":
+        tally.lost += 1
+    else:
         tally.new_tokens += outcome.new_tokens
         if asked.question is not None:
             with _unlimited(engine):
                 knows = _knows(engine, chat, asked.question)
             tally.right, tally.wrong = tally.right + knows, tally.wrong + (not knows)
     tally.peak_bytes = engine.memory().device_peak_bytes
-    return tally
 
 
 def _knows(engine: AnyEngine, chat: Chat, question: Question) -> bool:
@@ -243,10 +242,3 @@ def _row(tally: Tally, reference: Tally) -> dict[str, Any]:
         "regret_tok_s": None,
         "best_tok_s": None,
     }
-
-
-def _line(tally: Tally) -> str:
-    return (
-        f"{tally.engine}: {tally.lost} of {tally.requests} lost, accuracy {tally.accuracy:.2f}, "
-        f"{tally.tokens_per_s:.2f} tok/s {dict(tally.choices) or ''}".rstrip()
-    )
