@@ -149,6 +149,33 @@ def test_freed_means_freed() -> None:
     assert engine.memory().device_bytes.keys() == {"weights"}
 
 
+def test_importance_is_charged_and_its_lack_takes_nothing() -> None:
+    model, _ = tiny("llama")
+    engine = engines.create_engine("h2o", model, budget=0.3)
+    engine.generate(prompt(320), 4)
+    held = engine.memory().device_bytes
+    blocks = engine.memory().blocks_used
+    # A position in 8 bytes and its mass in 4, for 16 slots a block in every layer and KV head.
+    assert held["importance"] == 12 * model.layers * model.kv_heads * 16 * blocks
+    assert held["kv"] == model.kv_bytes_per_token * 16 * blocks
+    need = engine.cache.need(320, 4).device_bytes
+    assert need >= held["kv"] + held["importance"]
+    engine.reset()
+    assert engine.memory().device_bytes.keys() == {"weights"}
+
+    room = (
+        2 * engine.cache.blocks.block_bytes + held["importance"] // blocks
+    )  # for two blocks, and for one's importance
+    tight = engines.create_engine(
+        "h2o", model, budget=0.3, scoring="flash", device_memory_bytes=model.weights_bytes + room
+    )
+    result = tight.generate(prompt(100), 4)
+    assert result.outcome == "device_oom"
+    assert "for importance" in result.detail
+    assert tight.memory().device_bytes.keys() == {"weights"}
+    assert tight.memory().blocks_used == 0
+
+
 def test_eager_scores_are_charged_and_their_lack_is_an_outcome() -> None:
     model, _ = tiny("llama")
     length = 600

@@ -11,9 +11,14 @@ from engines.events import KvState
 from engines.memory import BLOCK_TOKENS, BlockPool
 
 
+KIND = "importance"
+_SLOT_BYTES = torch.int64.itemsize + torch.float32.itemsize
+
+
 class Entries:
     """`count` entries in every layer and head, in the blocks of `table`. `positions` int64 [layers, G, slots] (-1:
-    empty), `mass` float32 the same shape: attention received. `hole` int64 [layers, G]: the slot for the next token."""
+    empty), `mass` float32 the same shape: attention received. `hole` int64 [layers, G]: the slot for the next token.
+    Positions and mass are charged to the device; raises DeviceOutOfMemory, and takes nothing, when there is no room."""
 
     def __init__(self, blocks: BlockPool, table: list[int], layers: int, kv_heads: int, device: torch.device) -> None:
         self.blocks, self.table, self.count = blocks, table, 0
@@ -26,11 +31,25 @@ class Entries:
     def slots(self) -> int:
         return self.positions.shape[-1]
 
+    @staticmethod
+    def size_bytes(layers: int, kv_heads: int, blocks: int) -> int:
+        """Of the positions and the mass of that many blocks."""
+        return layers * kv_heads * blocks * BLOCK_TOKENS * _SLOT_BYTES
+
     def resize(self) -> None:
-        """As many slots as the table's blocks have: wider, or without the last."""
+        """As many slots as the table's blocks have: wider, or without the last. Raises DeviceOutOfMemory."""
         more = len(self.table) * BLOCK_TOKENS - self.slots
+        size = self.hole.numel() * abs(more) * _SLOT_BYTES
+        if more < 0:
+            self.blocks.pool.release(KIND, size)
+        else:
+            self.blocks.pool.charge(KIND, size)
         self.positions = torch.nn.functional.pad(self.positions, (0, more), value=-1)
         self.mass = torch.nn.functional.pad(self.mass, (0, more))
+
+    def close(self) -> None:
+        """Gives back what was charged; the blocks belong to whoever allocated them."""
+        self.blocks.pool.release(KIND, self.hole.numel() * self.slots * _SLOT_BYTES)
 
     def take(self, position: int) -> tuple[Tensor, Tensor]:
         """The holes become that position's entries: their blocks and the offsets within, int64 [layers, G]."""

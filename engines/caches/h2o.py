@@ -18,7 +18,7 @@ from engines.anchors import Anchors
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings
 from engines.caches.entries import Entries, pick
 from engines.controller import Need
-from engines.errors import BadRequest
+from engines.errors import BadRequest, DeviceOutOfMemory
 from engines.importance import column_mass, tile_bytes
 from engines.memory import BLOCK_TOKENS, blocks_for
 from engines.sequence import Sequence, Span, Step
@@ -131,10 +131,17 @@ class H2OCache(Cache):
         else:  # a piece of a prompt that will be longer may keep what the whole of it may, but not more than it has
             wanted = min(self.budget_blocks(whole), max(self.budget_blocks(context), blocks_for(context + 1)))
         if (missing := wanted - len(sequence.table)) > 0:
-            sequence.table += self.blocks.allocate(missing)
-            if sequence.held is None:
-                sequence.held = _Held(self, sequence)
-            sequence.held.resize()
+            taken = self.blocks.allocate(missing)
+            sequence.table += taken
+            try:
+                if sequence.held is None:
+                    sequence.held = _Held(self, sequence)
+                else:
+                    sequence.held.resize()
+            except DeviceOutOfMemory:
+                del sequence.table[-missing:]
+                self.blocks.free(taken)
+                raise
 
     def begin(self, step: Step) -> None:
         self.step = step
@@ -186,6 +193,8 @@ class H2OCache(Cache):
         super().abort(step)
 
     def release(self, sequence: Sequence) -> None:
+        if sequence.held is not None:
+            sequence.held.close()
         self.blocks.free(sequence.table)
         sequence.table, sequence.held, sequence.computed = [], None, 0
 
@@ -206,7 +215,8 @@ class H2OCache(Cache):
             scores = 4 * self.shape.heads * rows * length
         else:
             scores = tile_bytes(self.shape.heads, self.shape.kv_heads, rows, length, self.model.device)
-        return Need(blocks * self.blocks.block_bytes + length * self.layer_token_bytes + scores)
+        importance = Entries.size_bytes(self.shape.layers, self.shape.kv_heads, blocks)
+        return Need(blocks * self.blocks.block_bytes + importance + length * self.layer_token_bytes + scores)
 
     def view(self, sequence: Sequence) -> CacheView:
         return sequence.held.view(sequence.computed, self._anchors(sequence))
