@@ -146,6 +146,8 @@ class Client:
         self, session: requests.Session, method: str, path: str, timeout_s: float, body: dict[str, Any] | None
     ) -> requests.Response:
         """The response, its body still to be read. Raises ServerFault for one that is no success."""
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise ServerFault(f"{KEY_VARIABLE} holds what no header can")
         try:
             response = session.request(
                 method,
@@ -188,18 +190,16 @@ class Client:
     def _lost(self, fault: Exception, timeout_s: float) -> ServerFault:
         """In the words of the layer that knows: requests wraps what urllib3 wraps."""
         told = _chain(fault)
+        if any(isinstance(each, ConnectionRefusedError) for each in told):
+            return ServerFault(f"no server at {self.address} (connection refused)")
+        if any(isinstance(each, urllib3.exceptions.NameResolutionError) for each in told):
+            return ServerFault(f"no server at {self.address} (the name is not known)")
         if any(isinstance(each, (requests.ConnectTimeout, urllib3.exceptions.ConnectTimeoutError)) for each in told):
             return ServerFault(f"no connection to {self.address} within {CONNECT_S:g} s")
         if any(
             isinstance(each, (requests.ReadTimeout, TimeoutError, urllib3.exceptions.ReadTimeoutError)) for each in told
         ):
             return ServerFault(f"the server sent nothing for {timeout_s:g} s")
-        if any(isinstance(each, ConnectionRefusedError) for each in told):
-            return ServerFault(f"no server at {self.address} (connection refused)")
-        if any(isinstance(each, urllib3.exceptions.NameResolutionError) for each in told):
-            return ServerFault(f"no server at {self.address} (the name is not known)")
-        if isinstance(fault, (UnicodeError, requests.exceptions.InvalidHeader)):
-            return ServerFault(f"{KEY_VARIABLE} holds what no header can")
         if isinstance(
             fault, (requests.ConnectionError, urllib3.exceptions.HTTPError, OSError, http.client.HTTPException)
         ):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -74,7 +76,7 @@ class _Usage(msgspec.Struct):
 class _Message(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Message)
@@ -116,7 +118,7 @@ def chunk(data: str, vocabulary: int) -> Chunk:
         told = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
         raise ServerFault(f"the server sent what is no part of an answer: {quoted(data)}") from None
-    if told.error is not None and bytes(told.error) != b"null":
+    if told.error:
         raise ServerFault(f"the server failed: {error_text(data)}")
     usage = told.usage or _Usage()
     choice = told.choices[0] if told.choices else None
@@ -150,27 +152,18 @@ def _tokens(choice: _Choice, text: str, vocabulary: int) -> list[Said]:
     ]
 
 
-class _Detail(msgspec.Struct):
-    message: str | None = None
-    detail: msgspec.Raw | None = None
-    error: msgspec.Raw | None = None
-
-
 def error_text(body: str) -> str:
     """The server's own words, on one line: the message of an error in JSON, or the beginning of whatever it is."""
-    for _ in range(3):
-        try:
-            told = msgspec.json.decode(body, type=_Detail | str)
-        except (msgspec.DecodeError, RecursionError):
-            break
-        if isinstance(told, str):
-            body = told
-            break
-        inner = told.message if told.message is not None else told.error or told.detail
-        if inner is None:
-            break
-        body = inner if isinstance(inner, str) else bytes(inner).decode("utf-8", "replace")
-    line = " ".join(body.split())
+    told: Any = body
+    with suppress(msgspec.DecodeError, RecursionError):
+        told = msgspec.json.decode(body)
+    while isinstance(told, dict) and (
+        inner := [told[name] for name in ("error", "message", "detail") if told.get(name)]
+    ):
+        told = inner[0]
+    if not isinstance(told, str):
+        told = msgspec.json.encode(told).decode()
+    line = " ".join(told.split())
     return line if len(line) <= 3 * QUOTED_CHARACTERS else line[: 3 * QUOTED_CHARACTERS - 1] + "…"
 
 
