@@ -144,6 +144,8 @@ def _on_device(held: dict[str, dict[KvState, float]]) -> list[Piece]:
     strong = palette.style(palette.now.foreground, bold=True)
     pieces: list[Piece] = [(" on device", palette.style(palette.now.dim))]
     for engine, parts in held.items():
+        if engine == SERVER:  # never tells
+            continue
         share = sum(parts.get(state, 0.0) for state in ON_DEVICE)
         pieces.append((f" {name_of(engine)} ", palette.style(palette.engine_color(engine), bold=True)))
         pieces.append((figures.percents([share])[0].replace(" ", "") if parts else "–", strong))
