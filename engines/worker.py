@@ -89,8 +89,7 @@ class Worker:
             return
         self._load_stage("starting torch")
         gc.disable()  # imports make many objects and no garbage: collecting them costs a quarter of a second
-        from engines import load_model
-        from engines.create import create_racer
+        from engines import create_racer, load_model
         from engines.race import Race
 
         model = load_model(

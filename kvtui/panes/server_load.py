@@ -18,7 +18,9 @@ NOT_TOLD = "a server does not tell what it holds, token by token"
 def usage(engine: EngineState) -> str:
     """Of the server's own KV cache, all its clients together."""
     load = engine.load
-    return "unknown" if load is None or load.kv_usage is None else f"{figures.share(load.kv_usage)} in use"
+    if load is None or load.kv_usage is None:
+        return "unknown"
+    return f"{figures.share(load.kv_usage) if load.kv_usage else '0 %'} in use"
 
 
 def key(engine: EngineState) -> Any:
