@@ -86,8 +86,7 @@ class Lane:
 
     @property
     def next_s(self) -> float | None:
-        """When this lane's next slice begins: now, on its clock. What a server sent has its own time, and where it has
-        sent nothing, that is not known yet."""
+        """When its next slice begins: now, on its clock. What a server sent has its own time (None: nothing came)."""
         if not getattr(self.engine, "remote", False):
             return self.clock_s
         at_s = self.engine.next_s
