@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engines.create import create_engine
+    from engines.create import create_engine, create_racer
     from engines.engine import Engine
     from engines.model import Model, load_model
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # spins for milliseconds, on a core that another thread (of the screen, of our own kernels) could use.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-__all__ = ["Engine", "Model", "create_engine", "load_model"]
+__all__ = ["Engine", "Model", "create_engine", "create_racer", "load_model"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,10 +29,10 @@ def __getattr__(name: str) -> Any:
         from engines import model
 
         return getattr(model, name)
-    if name == "create_engine":
-        from engines.create import create_engine
+    if name in ("create_engine", "create_racer"):
+        from engines import create
 
-        return create_engine
+        return getattr(create, name)
     if name == "Engine":
         from engines.engine import Engine
 

@@ -156,6 +156,7 @@ class Answering(ABC):
         while self.has_work:
             for event in self.advance():
                 if isinstance(event, events.Token):
+                    assert event.logprob is not None, "only servers keep that to themselves"
                     result.tokens.append(event.token_id)
                     result.logprobs.append(event.logprob)
                 elif isinstance(event, events.Outcome):

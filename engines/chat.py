@@ -24,7 +24,8 @@ _TURN_CHARS = 32
 @dataclass(frozen=True)
 class Rendered:
     """What the model reads. `offsets[i]` is the end of token i in `text`, in characters; `cut_tokens` is how many were
-    cut away at `cut` ("start", "middle" or "end"). `turns` are (role, token) where each message begins."""
+    cut away at `cut` ("start", "middle" or "end"). `turns` are (role, token) where each message begins, `messages` the
+    conversation's own, without the template's words."""
 
     text: str
     token_ids: list[int]
@@ -32,6 +33,7 @@ class Rendered:
     cut_tokens: int = 0
     cut: str = ""
     turns: list[tuple[str, int]] = field(default_factory=list)
+    messages: list[dict[str, str]] = field(default_factory=list)
 
 
 class Chat:
@@ -69,10 +71,13 @@ class Chat:
         if truncate_to is not None and tokens > truncate_to:
             around = self._text(_messages(prompt, _BODY), follow_up=follow_up)
             rendered = self._cut(rendered, around, truncate_to, cut, special=special)
-            return replace(rendered, turns=_turns(_messages(prompt), rendered, follow_up=follow_up))
+            head, _, tail = around.partition(_BODY)
+            left = _messages(prompt, rendered.text[len(head) : len(rendered.text) - len(tail)])
+            return replace(rendered, turns=_turns(_messages(prompt), rendered, follow_up=follow_up), messages=left)
         if limit is not None and tokens > limit:
             raise PromptTooLong(tokens, limit)
-        return replace(rendered, turns=_turns(_messages(prompt), rendered, follow_up=follow_up))
+        messages = _messages(prompt)
+        return replace(rendered, turns=_turns(messages, rendered, follow_up=follow_up), messages=messages)
 
     def _whole(self, prompt: Prompt, *, follow_up: bool, special: bool) -> Rendered:
         """The prompt uncut. One that is too long is likely to come again, with a place to cut it at: a megabyte takes a

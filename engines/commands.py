@@ -90,7 +90,8 @@ class Shutdown(Command, frozen=True):
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first frame that a worker reads. `None` means the default of the engines."""
+    """The first frame that a worker reads. `None` means the default of the engines. `server` is the address of the
+    engine "vllm-server"."""
 
     model: str = "smollm2-135m"
     random_weights: bool = False
@@ -116,6 +117,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ignore_eos: bool = False
     truncate: str = ""  # where prompts that are too long are cut: start, middle, end; empty: they are refused
     observe: bool = True
+    server: str | None = None
     prompts: list[Prompt] = []
 
 

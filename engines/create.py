@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +24,8 @@ from engines.link import open_link
 from engines.memory import Pool
 from engines.model import Model
 from engines.scheduler import CHUNK_TOKENS
+from engines.server import ServerEngine
+from engines.server_address import KEY_VARIABLE
 
 # The recommended H2O: flash scoring, chunked prefill, anchors.
 PLUS_PREFILL, PLUS_SCORING, PLUS_HEAVY_SHARE, CHUNKED_TOKENS = "chunked", "flash", 0.75, 512
@@ -65,6 +69,8 @@ def create_engine(
     """
     if id not in events.ENGINE_LABELS:
         raise BadRequest(f"unknown engine {id!r}: choose from {', '.join(events.ENGINE_LABELS)}")
+    if id == events.SERVER:
+        raise BadRequest(f"{id} is a server elsewhere: engines.server.ServerEngine asks one")
     if not 0 < budget <= 1:
         raise BadRequest(f"budget {budget:g} is outside (0, 1]")
     if not 0 < partial_ratio <= 1:
@@ -135,6 +141,14 @@ def create_engine(
         case "infinigen" | "infinigen+":
             return infinigen(id)
     return HybridEngine([paged(), h2o("h2o+"), infinigen("infinigen+"), infinigen("infinigen")])
+
+
+def create_racer(id: str, model: Model, *, server: str | None = None, **knobs: Any) -> AnyEngine | ServerEngine:
+    """As `create_engine`; or, for "vllm-server", the column of the one at `server`, with the key that the environment
+    has for it. The knobs are the engines' here: a server has its own."""
+    if id == events.SERVER and server is not None:
+        return ServerEngine(model, server, key=os.environ.get(KEY_VARIABLE, ""))
+    return create_engine(id, model, **knobs)
 
 
 def _arena_tokens(model: Model, device: Pool) -> int:

@@ -22,7 +22,10 @@ ENGINE_LABELS = {
     "infinigen": "InfiniGen",
     "infinigen+": "InfiniGen+",
     "hybrid": "Hybrid",
+    "vllm-server": "vLLM server",
 }
+SERVER = "vllm-server"  # the only one that is not in this process
+UNKNOWN_TOKEN = -1  # where a server says what its token reads, and not which one it is
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
@@ -101,13 +104,15 @@ class Prefill(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Token(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """One generated token. `text` holds complete characters only; it may be empty while a character is unfinished."""
+    """One generated token. `text` holds complete characters only; it may be empty while a character is unfinished.
+    `token_id` is `UNKNOWN_TOKEN` where a server does not tell it; then nothing is to be compared. `logprob` is None
+    where it is not told."""
 
     request: int
     index: int
     token_id: int
     text: str
-    logprob: float
+    logprob: float | None
 
 
 class KvState(IntEnum):
@@ -195,6 +200,22 @@ class Transfer(Event, frozen=True, kw_only=True, omit_defaults=True):
     measured: bool
     saved_bytes: int = 0
     hit_rate: float | None = None
+
+
+class ServerLoad(Event, frozen=True, kw_only=True, omit_defaults=True):
+    """What a server says of itself, all its clients together; None is not told. `model` is the name that it serves,
+    `kv_usage` (0..1) the share of its KV cache in use, with its peak since the conversation began. `running` and
+    `waiting` are requests now. `preemptions` and `prefix_hit_share` (0..1 of the tokens that were looked up) count from
+    when this column began to watch. `compares` says whether its tokens are those of our tokenizer."""
+
+    model: str = ""
+    compares: bool | None = None
+    kv_usage: float | None = None
+    kv_usage_peak: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    preemptions: int | None = None
+    prefix_hit_share: float | None = None
 
 
 class TooLong(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -303,6 +324,7 @@ AnyEvent = (
     | Heads
     | Memory
     | Transfer
+    | ServerLoad
     | TooLong
     | Decision
     | Outcome

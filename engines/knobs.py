@@ -6,7 +6,8 @@ import os
 
 from engines.commands import WorkerConfig
 from engines.errors import BadRequest
-from engines.events import ENGINE_LABELS
+from engines.events import ENGINE_LABELS, SERVER
+from engines.server_address import EXAMPLE, checked_address
 
 # How each engine can compute a prompt's attention; the first is its default.
 PREFILLS = {
@@ -16,6 +17,7 @@ PREFILLS = {
     "infinigen": ("flash", "eager"),
     "infinigen+": ("flash", "eager"),
     "hybrid": ("chunked", "chunked-exact", "flash"),
+    "vllm-server": (),
 }
 ANCHORS = 0.6  # of H2O's budget, where anchors are wanted and no share is given
 SCORINGS = ("eager", "flash", "sampled")
@@ -31,6 +33,10 @@ def check_knobs(config: WorkerConfig) -> None:
             raise BadRequest(f'unknown engine "{engine_id}"; known are {", ".join(ENGINE_LABELS)}')
         if config.engines.count(engine_id) > 1:
             raise BadRequest(f'engine "{engine_id}" is named twice')
+    if config.server is not None:
+        checked_address(config.server)
+    elif SERVER in config.engines:
+        raise BadRequest(f'engine "{SERVER}" is a server elsewhere: its address goes with it, as in {EXAMPLE}')
     if not 0 < config.budget <= 1:
         raise BadRequest(f"the budget is a share above 0 and at most 1, not {config.budget:g}")
     if config.alpha is not None and not config.alpha > 0:

@@ -14,7 +14,7 @@ from engines.cells import CellsEncoder, encode_heads
 from engines.chat import Rendered
 from engines.detokenize import Detokenizer
 from engines.errors import BadRequest, DeviceOutOfMemory, KvtuiError
-from engines.events import Event, Outcome, Prefill, Status, Submitted, Token
+from engines.events import UNKNOWN_TOKEN, Event, Outcome, Prefill, Status, Submitted, Token
 from engines.sizes import counted
 
 _PICTURE_INTERVAL_S = 0.1
@@ -85,6 +85,14 @@ class Lane:
         return 0.0 if self.engine is None else self.engine.clock_s - self._base_s
 
     @property
+    def next_s(self) -> float | None:
+        """When its next slice begins: now, on its clock. What a server sent has its own time (None: nothing came)."""
+        if not getattr(self.engine, "remote", False):
+            return self.clock_s
+        at_s = self.engine.next_s
+        return None if at_s is None else at_s - self._base_s
+
+    @property
     def conversation_tokens(self) -> int:
         """Of the conversation that a follow-up would continue here; 0 where there is none."""
         return 0 if self.engine is None or self._ended != "ok" else self._context_tokens
@@ -133,6 +141,8 @@ class Lane:
             options = {**turn.sampling, "turns": turns}
             if getattr(self.engine, "reads_text", False):
                 options["text"] = turn.text
+            if getattr(self.engine, "reads_rendered", False):
+                options["rendered"] = turn.rendered
             self.engine.submit(turn.request, token_ids, limit, follow_up=turn.follow_up, **options)
             if not turn.follow_up:  # the last conversation has been let go: peaks count from here
                 self.engine.device_pool.reset_peaks()
@@ -180,8 +190,8 @@ class Lane:
 
     def show(self, *, whole: bool = False) -> None:
         """Emits memory, transfers and the cache's picture as they are now; now and then one layer head by head, and
-        if `whole` every one: what stands still is looked at closely."""
-        if self.engine is None:
+        if `whole` every one: what stands still is looked at closely. A server tells of itself when it likes."""
+        if self.engine is None or getattr(self.engine, "remote", False):
             return
         self._shown_at = self._wall()
         try:
@@ -248,7 +258,8 @@ class Lane:
                 self._set_state("decode")
                 self._context_tokens = self._prompt_end + index + 1
                 self._last_token = token_id
-                event = msgspec.structs.replace(event, text=self._detokenizer.add(token_id))
+                if token_id != UNKNOWN_TOKEN:
+                    event = msgspec.structs.replace(event, text=self._detokenizer.add(token_id))
         self._send(event)
 
     def _end(self, outcome: Outcome) -> None:

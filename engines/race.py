@@ -1,6 +1,6 @@
 """The race: one prompt stream through several engines, each on its own clock, without any pipe or screen.
 
-    race = Race(model, config, emit=print, build=create_engine)
+    race = Race(model, config, emit=print, build=create_racer)
     race.start()
     while race.advance():
         ...
@@ -36,7 +36,17 @@ from engines.commands import (
     WorkerConfig,
 )
 from engines.errors import KvtuiError, OutOfMemory
-from engines.events import ENGINE_LABELS, EngineInfo, Event, LinkInfo, Notice, RunStarted, Status, Submitted
+from engines.events import (
+    ENGINE_LABELS,
+    SERVER,
+    EngineInfo,
+    Event,
+    LinkInfo,
+    Notice,
+    RunStarted,
+    Status,
+    Submitted,
+)
 from engines.knobs import PREFILLS, check_knobs
 from engines.lane import Lane, Turn
 from engines.sizes import counted
@@ -50,7 +60,7 @@ _CUT_WHERE = {"start": "off its start", "middle": "out of its middle", "end": "o
 class Race:
     """Runs `config.prompts`, and whatever is submitted later, through the engines of `config` on one `model`.
 
-    `emit` is called with complete events, in order. `build` makes an engine (`engines.create_engine`), `wall` counts
+    `emit` is called with complete events, in order. `build` makes an engine (`create.create_racer`), `wall` counts
     seconds. Raises BadRequest at once for prompts and knobs that cannot be served; a faulty prompt among several is
     named by its place in the stream.
     """
@@ -90,11 +100,13 @@ class Race:
 
     def advance(self) -> bool:
         """One slice of the engine that is furthest behind, or the start of the next round. False when there is
-        nothing to do: paused, or the stream has ended."""
+        nothing to do: paused, or the stream has ended. A server that has sent nothing is waited for, a moment, only
+        when nobody else has anything to do."""
         if self._paused:
             return False
-        lane = min((lane for lane in self._lanes if lane.running), key=lambda lane: lane.clock_s, default=None)
-        if lane is not None:
+        running = [(lane.next_s, lane) for lane in self._lanes if lane.running]
+        if running:
+            _, lane = min(running, key=lambda pair: float("inf") if pair[0] is None else pair[0])
             lane.advance()
             return True
         if self._stream.waiting:
@@ -158,7 +170,7 @@ class Race:
         if self._stream.waiting and not any(lane.running for lane in self._lanes):
             self._start_round()
         for lane in self._lanes:
-            while lane.running and not lane.advance(watched=True):
+            while lane.running and not lane.advance(watched=True) and lane.next_s is not None:
                 pass
         self._show(whole=True)
 
@@ -271,8 +283,10 @@ class Race:
             engine, fault = None, None
             try:
                 prefill = config.prefill if config.prefill in PREFILLS[engine_id] else None
-                engine = self._build(engine_id, self._model, prefill=prefill, **options)
-                self._link = engine.link_info
+                where = {"server": config.server} if engine_id == SERVER else {}
+                engine = self._build(engine_id, self._model, prefill=prefill, **options, **where)
+                if self._link is None or not getattr(engine, "remote", False):
+                    self._link = engine.link_info
             except OutOfMemory as full:  # this lane shows it; the others race on
                 fault = full
             lanes.append(

@@ -89,7 +89,7 @@ class Worker:
             return
         self._load_stage("starting torch")
         gc.disable()  # imports make many objects and no garbage: collecting them costs a quarter of a second
-        from engines import create_engine, load_model
+        from engines import create_racer, load_model
         from engines.race import Race
 
         model = load_model(
@@ -99,7 +99,7 @@ class Worker:
             random_weights=config.random_weights,
             progress=self._load_stage,
         )
-        race = Race(model, config, self._batch.append, build=create_engine)
+        race = Race(model, config, self._batch.append, build=create_racer)
         self._load_stage("building the engines")
         race.start()
         gc.enable()

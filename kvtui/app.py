@@ -127,7 +127,8 @@ class KvtuiApp(Ending):
         self._connect = connect or connecting()
         self.source: Source = source if source is not None else self._connect(config)
         self.state = RunState()
-        self.catalogue = [*config.engines, *(e for e in events.ENGINE_LABELS if e not in config.engines)]
+        known = [engine for engine in events.ENGINE_LABELS if engine != events.SERVER or config.server is not None]
+        self.catalogue = [*config.engines, *(e for e in known if e not in config.engines)]
         self.next_run = NextRun(config, self.catalogue)
         self.fresh = False  # whether the next question starts a new conversation
         self.ended = False

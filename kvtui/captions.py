@@ -23,7 +23,7 @@ SHORT_BELOW = 3  # characters
 FADED_BELOW, KEPT_FROM = 0.1, 0.5  # of layers × heads
 
 _WORDS = re.compile(r"\w+(?:['’-]\w+)*")
-_COUNTS = {2: "Both", 3: "All three", 4: "All four", 5: "All five", 6: "All six"}
+_COUNTS = {2: "Both", 3: "All three", 4: "All four", 5: "All five", 6: "All six", 7: "All seven"}
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ def _ends(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:
     if len(speeds) > 1:
         (best, engine), (slowest, last) = speeds[0], speeds[-1]
         times = f"{best / slowest:.1f} times as fast as {last.label}"
+        times += ", each on its own clock" if engine.remote or last.remote else ""
         text = f"Fastest: {engine.label}, {figures.speed(best)} tokens a second, {times}"
         yield Caption(f"fastest {number}", text, 66, engine.id)
     sizes = sorted(((e.cache_bytes, e) for e, _ in done if e.cache_bytes), key=lambda pair: pair[0])

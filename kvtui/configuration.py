@@ -12,6 +12,7 @@ import msgspec
 
 from engines.commands import Prompt, WorkerConfig
 from engines.errors import BadRequest
+from engines.events import SERVER
 from kvtui.literal import one_line
 
 _STDIN_WAIT_S = 3.0
@@ -21,13 +22,17 @@ _DEFAULT_QUESTION = "Summarise the text above in a few sentences."
 def configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
     """Options to a worker's configuration, knobs checked, prompts read, if `piped` from a stdin that is a pipe."""
     from engines.knobs import check_knobs
+    from engines.server_address import checked_address
 
     texts = options.pop("prompts")
     prompt_file, document = options.pop("prompt_file"), options.pop("document")
     for tier in ("device_memory", "host_memory", "disk"):
         options[f"{tier}_bytes"] = options.pop(tier)
+    options["engines"], options["server"] = _apart(options["engines"])
     config = WorkerConfig(**options)
     check_knobs(config)
+    if config.server is not None:
+        config = msgspec.structs.replace(config, server=checked_address(config.server))
     _check_encodable(config)
     stream = _prompts(prompt_file, document, texts, piped=piped and not in_browser())
     if not stream:
@@ -35,6 +40,13 @@ def configure(options: dict[str, Any], *, piped: bool = True) -> WorkerConfig:
 
         stream = built_in_prompts(config.max_new_tokens if is_given("max_new_tokens") else None)
     return msgspec.structs.replace(config, prompts=stream)
+
+
+def _apart(engines: list[str]) -> tuple[list[str], str | None]:
+    """Ids, and the address that stands behind the server's."""
+    parts = [engine.partition("=") for engine in engines]
+    server = next((address for id, found, address in parts if id == SERVER and found), None)
+    return [id if id == SERVER else id + found + address for id, found, address in parts], server
 
 
 def _check_encodable(config: WorkerConfig) -> None:

@@ -14,6 +14,11 @@ def rate(bytes_per_s: float) -> str:
     return f"{size(bytes_per_s)}/s"
 
 
+def known(size_bytes: float | None) -> str:
+    """A size; an en dash for one that nobody tells."""
+    return "–" if size_bytes is None else size(size_bytes)
+
+
 def seconds(duration_s: float | None) -> str:
     """ "26 ms", "2.10 s", "75 s"; an en dash for what is not known yet."""
     if duration_s is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from engines.commands import WorkerConfig
 from engines.errors import KvtuiError
-from engines.events import Cache, Heads, Notice, Outcome, RunStarted, Status
+from engines.events import UNKNOWN_TOKEN, Cache, Heads, Notice, Outcome, RunStarted, Status
 from kvtui import figures
 from kvtui.connecting import connecting
 from kvtui.literal import brief, literal, one_line
@@ -24,6 +24,7 @@ from kvtui.trace import TraceReader, TraceWriter
 
 _WIDTH = 100
 _WAIT_S = 0.25
+_SERVER_TELLS = ("model", "compares", "kv_usage_peak", "preemptions", "prefix_hit_share")
 _COLUMNS = (
     "engine",
     "outcome",
@@ -104,7 +105,7 @@ def _unfinished(state: RunState, rows: dict[int, list[dict[str, Any]]]) -> Itera
         done = rows.pop(prompt.request, [])
         for engine in state.engines.values():
             request = engine.requests.get(prompt.request)
-            if request is not None and request.outcome is None and request.prefill is not None:
+            if request is not None and request.outcome is None and (request.prefill is not None or request.tokens):
                 so_far = Outcome(
                     engine=engine.id,
                     request=request.request,
@@ -155,20 +156,21 @@ def _row(state: RunState, outcome: Outcome) -> dict[str, Any]:
     """One entry of "runs": a request in one engine."""
     engine = state.engines[outcome.engine]
     request, memory = engine.requests[outcome.request], engine.memory
+    nothing = None if engine.remote else 0  # what a server does not tell is not 0
     return {
         "engine": engine.id,
         "prompt_index": outcome.request,
         "prompt_tokens": request.prompt_tokens,
-        "tokens": list(request.tokens),
+        "tokens": [None if token == UNKNOWN_TOKEN else token for token in request.tokens],
         "text": request.text,
         "ttft_s": outcome.ttft_s,
         "tpot_s": outcome.tpot_s,
         "decode_tok_s": outcome.decode_tok_s,
-        "device_kv_peak_bytes": memory.device_kv_peak_bytes if memory else 0,
-        "device_peak_bytes": memory.device_peak_bytes if memory else 0,
-        "host_kv_peak_bytes": memory.host_kv_peak_bytes if memory else 0,
-        "h2d_bytes": outcome.h2d_bytes,
-        "d2h_bytes": outcome.d2h_bytes,
+        "device_kv_peak_bytes": memory.device_kv_peak_bytes if memory else nothing,
+        "device_peak_bytes": memory.device_peak_bytes if memory else nothing,
+        "host_kv_peak_bytes": memory.host_kv_peak_bytes if memory else nothing,
+        "h2d_bytes": nothing if engine.remote else outcome.h2d_bytes,
+        "d2h_bytes": nothing if engine.remote else outcome.d2h_bytes,
         "outcome": outcome.outcome,
         "detail": outcome.detail,
         **_improved(engine, request),
@@ -176,7 +178,8 @@ def _row(state: RunState, outcome: Outcome) -> dict[str, Any]:
 
 
 def _improved(engine: EngineState, request: RequestState) -> dict[str, Any]:
-    """What improvements came to, where they were at work: a baseline's row has none of it."""
+    """What improvements came to, where they were at work, and what a server says of itself: a baseline's row has
+    none of it."""
     memory, traffic = engine.memory, request.traffic
     told: dict[str, Any] = {}
     if memory is not None and memory.anchors is not None:
@@ -189,6 +192,8 @@ def _improved(engine: EngineState, request: RequestState) -> dict[str, Any]:
         }
     if engine.disk_bytes:
         told["disk_bytes"] = engine.disk_bytes
+    if engine.remote and (load := engine.load) is not None:
+        told["server"] = {name: getattr(load, name) for name in _SERVER_TELLS}
     return told
 
 
@@ -234,10 +239,10 @@ def _cells(state: RunState, row: dict[str, Any]) -> tuple[str, ...]:
         figures.seconds(row["ttft_s"]),
         figures.seconds(row["tpot_s"]),
         figures.speed(row["decode_tok_s"]),
-        figures.size(row["device_kv_peak_bytes"]),
-        figures.size(row["host_kv_peak_bytes"]),
-        figures.size(row["h2d_bytes"]),
-        figures.size(row["d2h_bytes"]),
+        *(
+            figures.known(row[name])
+            for name in ("device_kv_peak_bytes", "host_kv_peak_bytes", "h2d_bytes", "d2h_bytes")
+        ),
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ON_DEVICE = (KvState.DEVICE, KvState.FETCHED, KvState.ANCHOR)
 NO_SUCH_TOKEN, NOT_THERE_YET = "no such token here", "not there yet"
-NO_ENTRY_YET, NOT_KNOWN_YET = "said last, no entry yet", "not known yet"
+NO_ENTRY_YET, NOT_KNOWN_YET, NOT_TOLD = "said last, no entry yet", "not known yet", "not told by a server"
 
 
 @dataclass(frozen=True)
@@ -127,17 +127,19 @@ def _facts(engine: EngineState, state: RunState, place: Place) -> Facts:
         return Facts(engine.id, engine.label, missing=NOT_THERE_YET if comes else NO_SUCH_TOKEN)
     word = word_at(state, engine, position)
     if cache is None or not 0 <= position < cache.tokens:
-        return Facts(engine.id, engine.label, word, position=position, missing=_why(word))
+        return Facts(engine.id, engine.label, word, position=position, missing=_why(engine, word))
     if place.layer is None or not 0 <= place.layer < cache.layers:
         return _all_layers(engine, word, cache, position)
     kv_heads = state.started.kv_heads if state.started is not None else 0
     return _one_layer(engine, word, cache, replace(place, position=position), place.layer, kv_heads)
 
 
-def _why(word: Word | None) -> str:
+def _why(engine: EngineState, word: Word | None) -> str:
     """Why no picture has a position with this token."""
     if word is None:
         return NO_SUCH_TOKEN
+    if engine.remote:
+        return NOT_TOLD
     # A token's entry is made when the next one is asked for.
     return NO_ENTRY_YET if word.answer and word.index == word.of - 1 else NOT_KNOWN_YET
 

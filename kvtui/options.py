@@ -76,7 +76,7 @@ class FiniteRange(click.FloatRange):
 
 
 class Engines(click.ParamType):
-    """Engine ids, separated by commas."""
+    """Engine ids, separated by commas; that of a server with its address, as in "vllm-server=http://host:8000"."""
 
     name = "ids"
 
@@ -118,7 +118,7 @@ _SHARED = [
         type=Engines(),
         default="vllm,h2o,infinigen",
         show_default=True,
-        help=f"In column order; of {', '.join(ENGINE_LABELS)}.",
+        help=f"In column order; of {', '.join(ENGINE_LABELS)}=http://HOST:PORT.",
     ),
     click.option(
         "--budget", type=float, default=0.3, show_default=True, help="Share of KV entries kept (H2O) or fetched."

@@ -114,7 +114,13 @@ DARK = Palette(
     fetched="#ffffff",
     evicted="#484f58",
     anchor="#cc79a7",
-    engines={"vllm": "#56b4e9", "h2o": "#e66a1f", "infinigen": "#f0e442", "hybrid": "#a366ff"},
+    engines={
+        "vllm": "#56b4e9",
+        "h2o": "#e66a1f",
+        "infinigen": "#f0e442",
+        "hybrid": "#a366ff",
+        "vllm-server": "#ccffcc",
+    },
     others=("#cc79a7", "#009e73", "#ffffff"),
 )
 

@@ -24,7 +24,13 @@ LIGHT = Palette(
     fetched="#000000",
     evicted="#a8b1bb",
     anchor="#8f3f71",
-    engines={"vllm": "#0062c8", "h2o": "#bf3f00", "infinigen": "#1c4532", "hybrid": "#7f00ff"},
+    engines={
+        "vllm": "#0062c8",
+        "h2o": "#bf3f00",
+        "infinigen": "#1c4532",
+        "hybrid": "#7f00ff",
+        "vllm-server": "#5a1f66",
+    },
     others=("#8f3f71", "#006b4f", "#1f2328"),
 )
 
@@ -55,7 +61,13 @@ DARK_16 = Palette(
     fetched=_BRIGHT_WHITE,
     evicted=_GREY,
     anchor=_BRIGHT_GREEN,
-    engines={"vllm": _BRIGHT_CYAN, "h2o": _BRIGHT_MAGENTA, "infinigen": _YELLOW, "hybrid": _GREEN},
+    engines={
+        "vllm": _BRIGHT_CYAN,
+        "h2o": _BRIGHT_MAGENTA,
+        "infinigen": _YELLOW,
+        "hybrid": _GREEN,
+        "vllm-server": _WHITE,
+    },
     others=(_BRIGHT_GREEN, _BRIGHT_RED, _BRIGHT_WHITE),
     colors=SIXTEEN,
     muted=_PARTNERS | {_GREY: _GREY},
@@ -76,7 +88,7 @@ LIGHT_16 = Palette(
     fetched=_BLACK,
     evicted=_WHITE,
     anchor=_MAGENTA,
-    engines={"vllm": _BLUE, "h2o": _RED, "infinigen": _GREY, "hybrid": _BRIGHT_BLUE},
+    engines={"vllm": _BLUE, "h2o": _RED, "infinigen": _GREY, "hybrid": _BRIGHT_BLUE, "vllm-server": _BLACK},
     others=(_MAGENTA, _BLACK, _BRIGHT_BLUE),
     colors=SIXTEEN,
     muted=_PARTNERS | {_WHITE: _WHITE},

@@ -53,7 +53,7 @@ def _check(name: str, value: Any) -> None:
         return
     elif isinstance(value, int):
         _demand(-1 <= value < (LARGEST_BYTES if "bytes" in name else 1 << 31 if name == "token_id" else MOST), name)
-        _demand(value >= 0 or name == "request", name)
+        _demand(value >= 0 or name in ("request", "token_id"), name)
     elif name in ("engine", "id"):
         _demand(_ENGINE.fullmatch(value) is not None, name)
     elif name == "offsets":

@@ -91,6 +91,8 @@ class RequestState:
     def compare(self, reference: RequestState) -> None:
         """Goes on comparing where it stopped."""
         for index in range(len(self.differs), min(len(self.tokens), len(reference.tokens))):
+            if events.UNKNOWN_TOKEN in (self.tokens[index], reference.tokens[index]):
+                return  # what is not told is neither the same nor another
             differs = self.tokens[index] != reference.tokens[index]
             self.differs.append(differs)
             if differs and self.first_difference is None:
@@ -119,6 +121,13 @@ class EngineState:
     transfer: events.Transfer | None = None
     transfer_history: History = field(default_factory=History)  # (bytes so far, both directions)
     cache: CacheState | None = None
+    load: events.ServerLoad | None = None
+    load_history: History = field(default_factory=History)  # (share of a server's KV cache in use)
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is a server: what is not known of its memory and its transfers is not 0."""
+        return self.id == events.SERVER
 
     @property
     def current(self) -> RequestState | None:
@@ -223,6 +232,7 @@ class RunState:
                 engine.started_clock_s = state.submitted_clock_s
                 engine.memory_history.clear()
                 engine.transfer_history.clear()
+                engine.load_history.clear()
                 engine.cache = None
             engine.conversation.append(request)
         return state
@@ -332,6 +342,12 @@ class RunState:
             history.add(start_s, float(before))
         history.add(event.clock_s, float(total))
 
+    def _on_server_load(self, event: events.ServerLoad) -> None:
+        engine = self.engine_for(event)
+        engine.load = event
+        if event.kv_usage is not None:
+            engine.load_history.add(event.clock_s, event.kv_usage)
+
     def _on_decision(self, event: events.Decision) -> None:
         self._request(self.engine_for(event), event.request).decision = event
 
@@ -339,6 +355,8 @@ class RunState:
         request = self._request(self.engine_for(event), event.request)
         request.outcome = event
         request.status = event.outcome
+        if event.prompt_tokens and events.UNKNOWN_TOKEN in request.tokens:  # it has a tokenizer of its own
+            request.prompt_tokens = event.prompt_tokens
 
     def _on_sample(self, event: events.Sample) -> None:
         self.sample = event
@@ -372,6 +390,7 @@ _HANDLERS: dict[type[events.Event], Any] = {
     events.Heads: RunState._on_heads,
     events.Memory: RunState._on_memory,
     events.Transfer: RunState._on_transfer,
+    events.ServerLoad: RunState._on_server_load,
     events.Decision: RunState._on_decision,
     events.Outcome: RunState._on_outcome,
     events.Sample: RunState._on_sample,

@@ -21,9 +21,9 @@ class Finding:
 
 def paged_bytes(state: RunState, engine: str) -> int:
     """What the paged engine's cache holds on the device, for comparison with `engine`'s; 0 while the two cannot be
-    compared: before both have read the same prompt, or when one of them failed to."""
+    compared: with a server, before both have read the same prompt, or when one of them failed to."""
     paged, other = state.engines.get(PAGED), state.engines.get(engine)
-    if paged is None or other is None or other is paged:
+    if paged is None or other is None or other is paged or other.remote:
         return 0
     one, two = paged.current, other.current
     if one is None or two is None or one.request != two.request or not one.tokens or not two.tokens:
@@ -62,9 +62,10 @@ def _fastest(rows: list[tuple[EngineState, RequestState]]) -> list[Finding]:
     if len(speeds) < 2:
         return []
     speeds.sort(key=lambda pair: pair[0], reverse=True)
-    (best, engine), (second, _) = speeds[0], speeds[-1]
+    (best, engine), (second, last) = speeds[0], speeds[-1]
     fact = f"{figures.speed(best)} tok/s"
-    return [Finding("fastest", engine.id, engine.label, f"{fact}, {best / second:.1f}× the slowest", fact)]
+    apart = ", on clocks of their own" if engine.remote or last.remote else ""
+    return [Finding("fastest", engine.id, engine.label, f"{fact}, {best / second:.1f}× the slowest{apart}", fact)]
 
 
 def _smallest(rows: list[tuple[EngineState, RequestState]]) -> list[Finding]:

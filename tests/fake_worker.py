@@ -49,5 +49,5 @@ def create_engine(engine_id: str, model: FakeModel, **knobs: Any) -> FakeEngine:
 
 
 if __name__ == "__main__":
-    engines.load_model, engines.create_engine = load_model, create_engine  # type: ignore[assignment]
+    engines.load_model, engines.create_racer = load_model, create_engine  # type: ignore[assignment]
     os._exit(worker.main())

@@ -14,6 +14,7 @@ from kvtui.cache_view import View, column_of, line_of, position_at, rows_for, so
 from kvtui.literal import one_line
 from kvtui.panes.heatmap import paint
 from kvtui.panes.lines import Lines, Piece, overlaid, pieces_len, rule
+from kvtui.panes.server_load import NOT_TOLD
 from kvtui.state import EngineState
 
 GUTTER = 5
@@ -84,7 +85,8 @@ class CachePicture(Lines):
                 line = overlaid(line, column, (HERE, strong))
             lines.append([*self._margin(y, here, row, sources, rows, margin, named), *line])
         if not picture:
-            nothing = ("nothing to show yet", palette.style(palette.now.dim, italic=True))
+            remote = self._state is not None and self._state.remote
+            nothing = (NOT_TOLD if remote else "nothing to show yet", palette.style(palette.now.dim, italic=True))
             lines.append([(" " * margin, nothing[1]) if named else self._short_name(margin), nothing])
         return lines
 
@@ -108,7 +110,7 @@ class CachePicture(Lines):
     def _facts(self) -> str:
         cache = self._state.cache if self._state is not None else None
         if cache is None:
-            return "no cache yet"
+            return "not told" if self._state is not None and self._state.remote else "no cache yet"
         facts = []
         if self._view.heads:
             heads = self._heads()

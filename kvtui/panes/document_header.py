@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from engines.events import KvState
+from engines.events import SERVER, KvState
 from kvtui import figures, palette
 from kvtui.fading import LEVELS, Kind
 from kvtui.names import name_of
 from kvtui.panes.ink import NAMES, Ink, glyph
 from kvtui.panes.lines import Lines, Piece, pieces_len, spread
+from kvtui.panes.server_load import NOT_TOLD
 from kvtui.reading import ALL, Reading
 from kvtui.tiers import ON_DEVICE, shares
 
@@ -68,6 +69,8 @@ class DocumentHeader(Lines):
         there = {engine: self._reading.state.engines.get(engine) for engine in self._reading.engines}
         caches = {engine: state.cache for engine, state in there.items() if state is not None}
         held = {engine: shares(cache) if cache is not None else {} for engine, cache in caches.items()}
+        if list(held) == [SERVER]:
+            return [(f" {NOT_TOLD}", palette.style(palette.now.dim, italic=True))]
         if not any(held.values()):
             return [(" what is left of the words is not known yet", palette.style(palette.now.dim, italic=True))]
         tokens = {f"{cache.tokens:,} " for cache in caches.values() if cache is not None}
@@ -131,7 +134,8 @@ def _worded(held: dict[str, dict[KvState, float]], of: str, words: dict[KvState,
             between = "" if not number else " · " if words is _WORDS else " "
             pieces += [(between + before, dim), (figure, strong), (after, dim)]
         if not states:
-            pieces.append(("not known yet" if words is _WORDS else "–", dim))
+            missing = "not told" if engine == SERVER else "not known yet"
+            pieces.append((missing if words is _WORDS else "–", dim))
     return pieces
 
 
@@ -140,6 +144,8 @@ def _on_device(held: dict[str, dict[KvState, float]]) -> list[Piece]:
     strong = palette.style(palette.now.foreground, bold=True)
     pieces: list[Piece] = [(" on device", palette.style(palette.now.dim))]
     for engine, parts in held.items():
+        if engine == SERVER:  # never tells
+            continue
         share = sum(parts.get(state, 0.0) for state in ON_DEVICE)
         pieces.append((f" {name_of(engine)} ", palette.style(palette.engine_color(engine), bold=True)))
         pieces.append((figures.percents([share])[0].replace(" ", "") if parts else "–", strong))

@@ -13,6 +13,7 @@ from kvtui.inspection import Place
 from kvtui.messages import Pointed
 from kvtui.panes.lines import Lines, Piece, joined, pieces_len, rule
 from kvtui.panes.podium import presented
+from kvtui.panes.server_load import NOT_TOLD, told_nothing
 from kvtui.state import EngineState, RunState
 
 
@@ -44,6 +45,8 @@ class Heatmap(Lines):
             label, scale = "what the cache holds" if width >= 24 else "cache", ""
         lines = [rule(self._title(label, width - len(scale) - 3), [(scale, dim)] if scale else [], width)]
         picture_lines = height - 1
+        if self._state is not None and self._state.remote:
+            return lines + told_nothing(NOT_TOLD, width, picture_lines)
         if cache is None or picture_lines < 1:
             return lines
         from kvtui.panes import raster  # numpy, with the first picture rather than with the first frame

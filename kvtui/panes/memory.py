@@ -7,7 +7,7 @@ from typing import Any
 from engines.events import KvState
 from kvtui import figures, palette
 from kvtui.names import name_of
-from kvtui.panes import graph
+from kvtui.panes import graph, server_load
 from kvtui.panes.lines import Lines, Piece, ends, pieces_len, rule
 from kvtui.panes.window import time_scale
 from kvtui.state import EngineState, RunState
@@ -22,7 +22,7 @@ class MemoryGraph(Lines):
         super().__init__(**arguments)
         self.engine = engine
         self._state: EngineState | None = None
-        self._all: list[tuple[str, str, int, int, int]] = []  # of every engine: id, label, bytes by tier
+        self._all: list[tuple[str, str, int | None, int, int]] = []  # of every engine: id, label, bytes by tier
         self._reference = 0
         self._scale = 1.0
         self._span_s = 2.0
@@ -31,7 +31,8 @@ class MemoryGraph(Lines):
         self._state = state.engines.get(self.engine)
         self._reference = paged_bytes(state, self.engine)
         self._all = [
-            (e.id, e.label, e.cache_bytes or 0, e.host_bytes or 0, e.disk_bytes) for e in state.engines.values()
+            (e.id, e.label, None if e.remote else e.cache_bytes or 0, e.host_bytes or 0, e.disk_bytes)
+            for e in state.engines.values()
         ]
         self._scale = figures.ceiling(max((e.memory_history.top for e in state.engines.values()), default=0.0))
         self._span_s = time_scale(state)
@@ -39,6 +40,8 @@ class MemoryGraph(Lines):
 
     def key(self) -> Any:
         engine = self._state
+        if engine is not None and engine.remote:
+            return server_load.key(engine), self._all, self._span_s
         if engine is None or engine.memory is None:
             return None
         return engine.memory_history.version, id(engine.memory), self._all, self._scale, self._span_s
@@ -46,6 +49,10 @@ class MemoryGraph(Lines):
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
         engine = self._state
+        if engine is not None and engine.remote and not (height == 1 and width >= WIDE):
+            return server_load.drawn(engine, width, height, self._span_s)
+        if engine is not None and engine.remote:
+            return [rule([("KV memory", dim)], self._legend(width - 12), width)]
         if engine is None or engine.memory is None:
             return [rule([("KV memory", dim)], [], width)]
         strong = palette.style(color, bold=True)
@@ -83,7 +90,7 @@ class MemoryGraph(Lines):
             pieces = []
             for id, label, device, host, disk in self._all:
                 style, strong = (palette.style(palette.engine_color(id), bold=bold) for bold in (False, True))
-                pieces.append((f"  █ {label if full_names else name_of(id)} {figures.size(device)}", strong))
+                pieces.append((f"  █ {label if full_names else name_of(id)} {figures.known(device)}", strong))
                 if host and below:
                     pieces.append((f" ⠒ {'host ' * words}{figures.size(host)}", style))
                 if disk and below:

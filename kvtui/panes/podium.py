@@ -9,6 +9,7 @@ from rich.style import Style
 from textual.widget import Widget
 
 from kvtui import figures, palette
+from kvtui.panes import server_load
 from kvtui.panes.lines import PLAIN, Lines, Piece, pieces_len, spread
 from kvtui.panes.vitals import share_read, state_of
 from kvtui.state import EngineState, RequestState, RunState
@@ -64,7 +65,8 @@ class Podium(Lines):
         if engine is None or request is None:
             return self._paused
         held = (engine.cache_bytes, engine.host_bytes, paged_bytes(self._whole, self.engine), self._most_bytes())
-        return request.request, request.status, self._paused, held, _figures(request)
+        told = server_load.usage(engine) if engine.remote else ""
+        return request.request, request.status, self._paused, held, told, _figures(request, engine.remote)
 
     def _most_bytes(self) -> int:
         """Of any engine. From the state that is drawn: it changes while this is hidden, and is drawn before `show`."""
@@ -81,7 +83,8 @@ class Podium(Lines):
         memory = self._memory(engine, width) if engine is not None and height > 2 else []
         if bad:
             return [state, *[[]] * max(0, height - 1 - len(memory)), *memory]
-        number, unit = _figures(request) if request is not None else ("–", ("", ""))
+        remote = engine is not None and engine.remote
+        number, unit = _figures(request, remote) if request is not None else ("–", ("", ""))
         rows = TALL if height >= TALL + len(memory) and cells(number, TALL) + BESIDE <= width else LOW
         if height < rows + len(memory) or cells(number, rows) + BESIDE > width:
             told: list[Piece] = [
@@ -97,7 +100,11 @@ class Podium(Lines):
         return [*figure, *gap[:1], *memory]
 
     def _memory(self, engine: EngineState, width: int) -> list[list[Piece]]:
-        """Its size and how much less than the paged engine's that is, above a bar on everybody's scale."""
+        """Its size and how much less than the paged engine's that is, above a bar on everybody's scale. A server's has
+        no size, and no place on that scale."""
+        if engine.remote:
+            strong, plain = palette.style(palette.engine_color(self.engine), bold=True), palette.style()
+            return [[("KV ", plain), (server_load.usage(engine), strong)], []]
         if engine.memory is None:
             return []
         device, host = engine.cache_bytes or 0, engine.host_bytes or 0
@@ -123,8 +130,10 @@ def presented(widget: Widget) -> bool:
     return any(node.has_class("-presenter") for node in widget.ancestors)
 
 
-def _figures(request: RequestState) -> tuple[str, tuple[str, str]]:
+def _figures(request: RequestState, remote: bool) -> tuple[str, tuple[str, str]]:
     """The one number, and what it counts, in two lines."""
+    if remote and not request.tokens:
+        return "–", ("the server", "is reading")
     if request.status in ("prefill", "queued") and not request.tokens:
         return f"{share_read(request):.0%}", ("of the", "prompt read")
     speed = request.tokens_per_s

@@ -18,6 +18,7 @@ _WHAT = {
     "h2o+": "H2O in pieces, with flash attention, and what matters early protected",
     "infinigen": "keeps all of them in host memory, and fetches those that the next step needs",
     "infinigen+": "InfiniGen that fetches only what the last steps did not",
+    "vllm-server": "the real one, asked over the network, on a clock of its own",
     "hybrid": "gives each request to one of them, by its task and the memory that is free",
 }
 _COUNT = {1: "one KV cache", 2: "two KV caches", 3: "three KV caches"}

@@ -44,6 +44,10 @@ class TransferGraph(Lines):
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
         engine = self._state
+        if engine is not None and engine.remote:
+            return [
+                rule([("link ", dim)], [("not told by the server", palette.style(palette.now.dim, italic=True))], width)
+            ]
         if engine is None or engine.transfer is None:
             return [rule(self._label(spelling.arrows("host ⇄ device")), [], width)]
         transfer, history = engine.transfer, engine.transfer_history

@@ -67,6 +67,7 @@ class Vitals(Lines):
             len(request.differs),
             request.outcome is None,
             id(request.decision),
+            self._state.load.compares if self._state is not None and self._state.load is not None else None,
             figures.ceiling(self._top_speed),
         )
 
@@ -112,7 +113,8 @@ class Vitals(Lines):
         if request is None:
             return graph.bar(0, width, color)
         if request.status in ("prefill", "queued") or (not request.tokens and request.prefill is not None):
-            label = f" {_stage(request)}"
+            remote = self._state is not None and self._state.remote
+            label = " how far is not told" if remote else f" {_stage(request)}"
             return [
                 *graph.bar(share_read(request), max(0, width - len(label)), color),
                 (label, palette.style(palette.now.dim)),
@@ -136,7 +138,9 @@ class Vitals(Lines):
             where = f"from token {request.first_difference + 1:,} on"
             return ends([[(f"≠ differs {where}", mark)], [(f"≠ {where}", mark)]], [[]], width)
         if not request.differs:
-            return ends(counts, [[]], width)
+            load = self._state.load if self._state is not None else None
+            apart: list[Piece] = [("text only", dim)] if load is not None and load.compares is False else []
+            return ends(counts, [apart, []], width)
         same = figures.counted(len(request.differs), "token")
         good = palette.style(palette.now.good, bold=True)
         return ends([[(f"= same as paged, {same}", good)], [(f"= same, {same}", good)]], [[]], width)
