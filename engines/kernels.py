@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines import native
+from engines.fused_decode import fused_decode
 
 FEW_ROWS = 16
 _UPCAST_ELEMENTS = 2 << 20
@@ -253,6 +254,8 @@ def decode_attention(
     if _plain(q) and q.stride(1) == dim and dim % 16 == 0 and _stored(keys) and _stored(values):
         lengths = lengths.to(torch.int32)
         return native.decode_attention(q, keys, values, tables, lengths, scale, mass)
+    if (fused := fused_decode(q, keys, values, tables, lengths, scale, mass)) is not None:
+        return fused
     # Lengths on a CUDA device are not read, as that would stall its queue: there the table's width is the bound.
     span = int(lengths.max()) if lengths.device.type == "cpu" else tables.shape[1] * slots
     used = tables[:, : -(-span // slots)].reshape(-1)
