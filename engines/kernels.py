@@ -101,6 +101,10 @@ def _plain(x: Tensor) -> bool:
     return use_native and x.is_cpu and x.dtype == torch.float32 and x.stride(-1) == 1
 
 
+def _on_host(lengths: Tensor) -> bool:
+    return lengths.device.type == "cpu"
+
+
 def _stored(pool: Tensor) -> bool:
     """Whether the C kernels take a layer's keys or values."""
     return pool.stride(3) == 1 and (pool.dtype == torch.bfloat16 or pool.dtype == torch.float32)
@@ -257,7 +261,7 @@ def decode_attention(
     if (fused := fused_decode(q, keys, values, tables, lengths, scale, mass)) is not None:
         return fused
     # Lengths on a CUDA device are not read, as that would stall its queue: there the table's width is the bound.
-    span = int(lengths.max()) if lengths.device.type == "cpu" else tables.shape[1] * slots
+    span = int(lengths.max()) if _on_host(lengths) else tables.shape[1] * slots
     used = tables[:, : -(-span // slots)].reshape(-1)
 
     def gathered(pool: Tensor) -> Tensor:

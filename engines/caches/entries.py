@@ -32,12 +32,12 @@ class Entries:
         self.positions = torch.nn.functional.pad(self.positions, (0, more), value=-1)
         self.mass = torch.nn.functional.pad(self.mass, (0, more))
 
-    def take(self, position: int) -> tuple[Tensor, Tensor]:
-        """The holes become that position's entries: their blocks and the offsets within, int64 [layers, G]."""
-        table = torch.tensor(self.table, dtype=torch.int64, device=self.hole.device)
+    def take(self, position: int, table: Tensor) -> tuple[Tensor, Tensor]:
+        """The holes become that position's entries: their blocks, by the sequence's own as a tensor, int [blocks], and
+        the offsets within, int64 [layers, G]."""
         self.positions.scatter_(2, self.hole.unsqueeze(-1), position)
         self.mass.scatter_(2, self.hole.unsqueeze(-1), 0.0)
-        return table[self.hole // BLOCK_TOKENS], self.hole % BLOCK_TOKENS
+        return table[self.hole // BLOCK_TOKENS].long(), self.hole % BLOCK_TOKENS
 
     def drop(self, slots: Tensor) -> None:
         """One entry a layer and head goes, int64 [layers, G], and leaves its hole."""
