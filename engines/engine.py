@@ -22,6 +22,7 @@ from engines.sampling import sample
 from engines.scheduler import CHUNK_TOKENS, Scheduler
 from engines.sequence import Sampling, Sequence, Span, Step
 from engines.sizes import counted, size
+from engines.upload import upload
 
 
 class Engine(Answering):
@@ -203,9 +204,11 @@ class Engine(Answering):
         ready = [span for span in step if span.sequence.pending == 0]
         wanting = [span for span in ready if span.sequence.max_new_tokens > 0]
         if wanting:
-            logits = self.model.decoder.logits(hidden[[span.row + span.count - 1 for span in wanting]])
-            for span, row in zip(wanting, logits, strict=True):
-                token, logprob = sample(row, span.sequence.sampling, span.sequence.generator)
+            rows = upload([span.row + span.count - 1 for span in wanting], torch.int64, hidden.device)
+            logits = self.model.decoder.logits(hidden.index_select(0, rows))
+            for span, (token, logprob) in zip(
+                wanting, sample(logits, [span.sequence for span in wanting]), strict=True
+            ):
                 self._took(span.sequence, token, logprob)
         for span in ready:
             if span.sequence.max_new_tokens == 0:

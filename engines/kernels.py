@@ -281,12 +281,15 @@ def decode_attention(
 
 def speculate(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) -> Tensor:
     """Which keys a decode step will want: partial queries q [G, group, p] against partial keys [G, p, n] -> int64
-    [G, m], ascending. A KV head's m are those with the largest softmax, summed over its queries; m is how many scores
-    lie within `alpha` of their query's maximum, on average over queries, within 1 .. `most`."""
+    [G, m] on the host, ascending. A KV head's m are those with the largest softmax, summed over its queries; m is how
+    many scores lie within `alpha` of their query's maximum, on average over queries, within 1 .. `most`."""
     if _plain(q) and keys.stride(2) == 1 and keys.dtype in (torch.bfloat16, torch.float32):
         return native.speculate(q.contiguous(), keys, scale, alpha, most)
     shares, wanted = speculated(q.unsqueeze(2), keys, scale, alpha, most)
-    return shares[:, 0].topk(int(wanted[0]), dim=-1, sorted=False).indices.sort(-1).values
+    best = shares[:, 0].topk(most, dim=-1).indices
+    # How many and which, in one reading of the device: they are wanted on the host, which has the entries.
+    told = torch.cat([wanted, best.flatten()]).cpu().numpy()
+    return torch.from_numpy(told[1:]).view(best.shape)[:, : int(told[0])].sort(-1).values
 
 
 def speculated(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) -> tuple[Tensor, Tensor]:
