@@ -1,10 +1,12 @@
 """Checks and times the CUDA paths on one GPU. One table; exit status 1 when anything is off, 2 where there is no GPU.
 
-    python -m benchmarks.gpu_check [--model llama-2-7b] [--repeats 20]
+    python -m benchmarks.gpu_check [--model llama-2-7b] [--repeats 20] [--only prefill,decode,engines]
 
-Column mass (`engines.triton_mass`) and the log-sum-exps that it starts from are held against float64 attention, then
-timed beside flash attention at a 7B model's shapes, then as the time to the first token of that model with random
-weights. Times are medians of CUDA events or of the engines' own clocks, the ways that are compared taking turns.
+Prefill: column mass (`engines.triton_mass`) and the log-sum-exps that it starts from are held against float64
+attention, then timed beside flash attention at a 7B model's shapes, then as the time to the first token of that model
+with random weights. Decode: attention of one query, likewise (`benchmarks.gpu_decode`). Engines: whole answers of that
+model, with graphs and without, their memory and their link (`benchmarks.gpu_engines`). Times are medians of CUDA events
+or of the engines' own clocks, prefill's ways that are compared taking turns.
 """
 
 from __future__ import annotations
@@ -12,17 +14,25 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import sys
+import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from statistics import median
 
 import torch
 from torch import Tensor
 
+import engines
+from benchmarks import gpu_decode, gpu_engines
+from benchmarks.gpu_decode import device
+from benchmarks.gpu_table import Row
 from engines import importance, kernels
+from engines.model import Model
 
 EVERY = 8
 LENGTHS = (4096, 8192)
+SECONDS = 240  # for everything, on one H200
+PARTS = ("prefill", "decode", "engines")
 EXACT_RATIO, SAMPLED_RATIO = 1.6, 1.25  # of flash prefill with scoring over flash prefill without
 # Rows, positions, query heads, KV heads, head dimension, dtype: grouped or not, beside the tiles, late starts, one row.
 CASES = [
@@ -36,37 +46,11 @@ CASES = [
 ]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table. `limit` None: for information."""
-
-    what: str
-    value: float
-    unit: str = ""
-    limit: float | None = None
-    at_least: bool = False
-
-    @property
-    def off(self) -> bool:
-        if self.limit is None:
-            return False
-        return not (self.value >= self.limit if self.at_least else self.value <= self.limit)  # NaN is off, too
-
-    def __str__(self) -> str:
-        limit = "" if self.limit is None else f"{'≥' if self.at_least else '≤'} {self.limit:g}"
-        verdict = "" if self.limit is None else "OFF" if self.off else "ok"
-        return f"{self.what:<62} {self.value:>10.4g} {self.unit:<3} {limit:>10}  {verdict}".rstrip()
-
-
 def tensors(rows: int, length: int, heads: int, groups: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """q [rows, heads, dim], k and v [groups, length, dim]."""
     random = torch.Generator().manual_seed(0)
     shapes = (rows, heads, dim), (groups, length, dim), (groups, length, dim)
     return tuple(torch.randn(shape, generator=random).mul_(1.5).to(device(), dtype) for shape in shapes)
-
-
-def device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,12 +132,10 @@ def fast(groups: int, length: int, repeats: int) -> Iterator[Row]:
     yield Row(f"memory over what the pool is charged: {name}", peak / charged, "", 1.05)
 
 
-def first_tokens(name: str, length: int, repeats: int) -> Iterator[Row]:
+def first_tokens(model: Model, repeats: int) -> Iterator[Row]:
     """Time to the first token of a whole model, random weights, with scoring over without."""
-    import engines
-
-    model = engines.load_model(name, device=device(), random_weights=True)
-    ids = [3 + 37 * place % (model.shape.vocab - 3) for place in range(length)]
+    ids = gpu_engines.prompt(model)  # a prompt that fills the context would leave no room for a token
+    name, length = model.name, len(ids)
     ways = [
         engines.create_engine("vllm", model, chunk_tokens=length, prefix_sharing=False),
         *(engines.create_engine("h2o", model, scoring=scoring) for scoring in ("flash", "sampled")),
@@ -178,19 +160,40 @@ def version(package: str) -> str:
         return f"no {package}"
 
 
-def rows(model: str, repeats: int) -> Iterator[Row]:
-    yield Row("Triton kernel in use", importance._triton("cuda") is not None, "", 1, at_least=True)
-    yield from right(CASES)
-    for groups in (32, 8):
-        for length in LENGTHS:
-            yield from fast(groups, length, repeats)
-    yield from first_tokens(model, LENGTHS[0], max(3, repeats // 4))
+def rows(name: str, repeats: int, parts: list[str]) -> Iterator[Row]:
+    started = time.perf_counter()
+    if "prefill" in parts:
+        yield Row("Triton's mass kernel in use", importance._triton("cuda") is not None, "", 1, at_least=True)
+        yield from right(CASES)
+        for groups in (32, 8):
+            for length in LENGTHS:
+                yield from fast(groups, length, repeats)
+    bandwidth = gpu_decode.copy_bytes_per_s()
+    yield Row("a copy within the device, read and written", bandwidth / 1e9, "GB/s")
+    if "decode" in parts:
+        yield from gpu_decode.rows(bandwidth, repeats)
+    if "prefill" in parts or "engines" in parts:
+        model = engines.load_model(name, device=device(), random_weights=True)
+        if "prefill" in parts:
+            yield from first_tokens(model, max(3, repeats // 4))
+        if "engines" in parts:
+            yield from gpu_engines.rows(model, bandwidth)
+    yield Row("all of this", time.perf_counter() - started, "s", SECONDS)
+
+
+def chosen(names: str) -> list[str]:
+    """The parts by name; raises ArgumentTypeError for others."""
+    parts = names.split(",")
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise argparse.ArgumentTypeError(f"no part {unknown[0]!r}: choose from {', '.join(PARTS)}")
+    return parts
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama-2-7b")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--only", type=chosen, default=list(PARTS), help=f"of {', '.join(PARTS)}, with commas")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("gpu_check: no CUDA device here; nothing was checked", file=sys.stderr)
@@ -198,10 +201,14 @@ def main() -> int:
     packages = ", ".join(map(version, ("torch", "triton", "flash-attn")))
     print(f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, {packages}")
     off = 0
-    with torch.inference_mode():
-        for row in rows(options.model, options.repeats):
+    with torch.inference_mode(), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for row in rows(options.model, options.repeats, options.only):
             print(row, flush=True)
             off += row.off
+    for slower in (w for w in warned if "more slowly" in str(w.message)):  # a path that fell back is a path unchecked
+        print(f"OFF: {slower.message}")
+        off += 1
     print(f"{off} off" if off else "all within limits")
     return 1 if off else 0
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from engines.upload import upload
 from engines.words import by_word
 
 SINKS = 4
@@ -66,7 +67,7 @@ class Anchors:
 
     def covers(self, positions: Tensor) -> Tensor:
         """Whether these are pinned: bool, the shape of `positions` (-1 never is)."""
-        pinned = self.pinned.to(positions.device)
+        pinned = upload(self.pinned, torch.bool, positions.device)
         if not len(pinned):
             return torch.zeros_like(positions, dtype=torch.bool)
         return pinned[positions.clamp(0, len(pinned) - 1)] & (positions >= 0) & (positions < len(pinned))

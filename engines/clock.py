@@ -37,14 +37,17 @@ class Clock:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Leaves the block's time out; usable within `running` and outside of it."""
+        """Leaves the block's time out; usable within `running` and outside of it. What was queued before the block is
+        the engine's own work, and is waited for first; what the block queued is not."""
         counting = self._since is not None
         if counting:
+            self._synchronize()
             self._stop()
         try:
             yield
         finally:
             if counting:
+                self._synchronize()
                 self._since = time.perf_counter()
 
     def wait_until(self, moment_s: float) -> float:

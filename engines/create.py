@@ -18,6 +18,7 @@ from engines.clock import Clock
 from engines.disktier import DiskTier
 from engines.engine import Engine
 from engines.errors import BadRequest
+from engines.graphs import open_graphs
 from engines.hybrid import AnyEngine, HybridEngine
 from engines.knobs import ANCHORS, PREFETCHES, PREFILLS, SCORINGS
 from engines.link import open_link
@@ -56,6 +57,7 @@ def create_engine(
     resident_tokens: int | None = None,
     disk_bytes: int | None = None,
     disk_folder: Path | None = None,
+    graphs: bool = True,
 ) -> AnyEngine:
     """`id` is one of `events.ENGINE_LABELS`. `budget` (share of KV entries kept or fetched) is for H2O and InfiniGen;
     H2O takes `budget_tokens` instead, an absolute number. `alpha` is InfiniGen's (logits below the maximum; inf fetches
@@ -64,6 +66,7 @@ def create_engine(
     `resident_tokens` are what InfiniGen's predictive prefetch keeps on the device (see InfiniGenKnobs). `link` is a
     profile's name (see engines.link). Caps are bytes. With `disk_bytes` or `disk_folder`, what InfiniGen's capped host
     pool has no room for goes to a file there (of the system's temporary folder by default) instead of being evicted.
+    `graphs`: on CUDA, decode steps are recorded and replayed where they can be (see engines.graphs).
 
     Raises BadRequest for knobs out of range, and OutOfMemory when the weights alone exceed the cap.
     """
@@ -97,7 +100,8 @@ def create_engine(
     arena = arena_tokens or _arena_tokens(model, device)
 
     def paged() -> Engine:
-        return Engine("vllm", PagedCache(around, PagedKnobs(arena, prefix_sharing)), chunk_tokens or CHUNK_TOKENS)
+        cache = PagedCache(around, PagedKnobs(arena, prefix_sharing))
+        return Engine("vllm", cache, chunk_tokens or CHUNK_TOKENS, open_graphs(model.device, clock, graphs))
 
     def h2o(id: str) -> Engine:
         plus = id == "h2o+"
@@ -115,7 +119,7 @@ def create_engine(
             budget_tokens=budget_tokens,
         )
         chunk = chunk_tokens or (CHUNKED_TOKENS if way.startswith("chunked") else CHUNK_TOKENS)
-        return Engine(id, H2OCache(around, knobs), chunk)
+        return Engine(id, H2OCache(around, knobs), chunk, open_graphs(model.device, clock, graphs))
 
     def infinigen(id: str) -> Engine:
         ahead = prefetch or ("predictive" if id == "infinigen+" else "off")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Generator, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +16,13 @@ from engines.caches.base import Cache, CacheView, HeadsView
 from engines.caches.infinigen import InfiniGenCache
 from engines.errors import BadRequest, OutOfMemory
 from engines.forward import at_once, forward, surprisal, threads
+from engines.graphs import Graphs
 from engines.pace import Pace
 from engines.sampling import sample
 from engines.scheduler import CHUNK_TOKENS, Scheduler
-from engines.sequence import Sampling, Sequence, Step
+from engines.sequence import Sampling, Sequence, Span, Step
 from engines.sizes import counted, size
+from engines.upload import upload
 
 
 class Engine(Answering):
@@ -29,9 +30,9 @@ class Engine(Answering):
     ended last stays in the cache, until a new request comes or its memory is needed, so that a follow-up can continue
     it and a person can look at it."""
 
-    def __init__(self, id: str, cache: Cache, chunk_tokens: int = CHUNK_TOKENS) -> None:
+    def __init__(self, id: str, cache: Cache, chunk_tokens: int = CHUNK_TOKENS, graphs: Graphs | None = None) -> None:
         super().__init__(id, cache.around)
-        self.cache = cache
+        self.cache, self.graphs = cache, graphs
         self.scheduler = Scheduler(cache, self._failed, self.forget_conversation, chunk_tokens)
         self._ended: Sequence | None = None
         self._work: Generator[bool, None, None] | None = None
@@ -139,6 +140,8 @@ class Engine(Answering):
         self.cancel()
         self.forget_conversation()
         self.cache.forget()
+        if self.graphs is not None:
+            self.graphs.clear()
         self.scheduler.preemptions = 0
         self.device_pool.reset_peaks()
         self.host_pool.reset_peaks()
@@ -190,17 +193,9 @@ class Engine(Answering):
         layer while there is prefill in it, and True at its end."""
         prefills = [span for span in step if span.count > 1 or span.sequence.new_tokens == 0]
         self.cache.begin(step)
-        layers = forward(self.cache, step)
-        while True:
-            try:
-                layer = next(layers)
-            except StopIteration as ended:
-                hidden = ended.value
-                break
-            if prefills:
-                for span in prefills:
-                    self._prefill_event(span, layer + 1)
-                yield False
+        hidden = None if self.graphs is None or prefills else self.graphs.decode(self.cache, step)
+        if hidden is None:
+            hidden = yield from self._layers(step, prefills)
         if self.cache.learns:
             for span in prefills:
                 self.cache.learn(span, surprisal(self.model, span, hidden))
@@ -209,14 +204,28 @@ class Engine(Answering):
         ready = [span for span in step if span.sequence.pending == 0]
         wanting = [span for span in ready if span.sequence.max_new_tokens > 0]
         if wanting:
-            logits = self.model.decoder.logits(hidden[[span.row + span.count - 1 for span in wanting]])
-            for span, row in zip(wanting, logits, strict=True):
-                token, logprob = sample(row, span.sequence.sampling, span.sequence.generator)
+            rows = upload([span.row + span.count - 1 for span in wanting], torch.int64, hidden.device)
+            logits = self.model.decoder.logits(hidden.index_select(0, rows))
+            for span, (token, logprob) in zip(
+                wanting, sample(logits, [span.sequence for span in wanting]), strict=True
+            ):
                 self._took(span.sequence, token, logprob)
         for span in ready:
             if span.sequence.max_new_tokens == 0:
                 self._end(span.sequence)
         yield True
+
+    def _layers(self, step: Step, prefills: list[Span]) -> Generator[bool, None, Tensor]:
+        layers = forward(self.cache, step)
+        while True:
+            try:
+                layer = next(layers)
+            except StopIteration as ended:
+                return ended.value
+            if prefills:
+                for span in prefills:
+                    self._prefill_event(span, layer + 1)
+                yield False
 
     def _took(self, sequence: Sequence, token: int, logprob: float) -> None:
         """A token was sampled. Its time is the clock's, which is running: the step's work lies behind it."""
@@ -258,7 +267,7 @@ class Engine(Answering):
             )
         )
 
-    def _prefill_event(self, span: Any, layers_done: int) -> None:
+    def _prefill_event(self, span: Span, layers_done: int) -> None:
         last = layers_done == self.model.layers
         self._out.append(
             events.Prefill(

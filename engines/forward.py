@@ -13,6 +13,7 @@ from engines.caches.base import Cache
 from engines.errors import OutOfMemory
 from engines.model import Model
 from engines.sequence import Span, Step
+from engines.upload import upload
 
 SURPRISAL_ROWS = 128  # logits at a time: a vocabulary is wide
 
@@ -20,24 +21,30 @@ SURPRISAL_ROWS = 128  # logits at a time: a vocabulary is wide
 def forward(cache: Cache, step: Step) -> Generator[int, None, Tensor]:
     """Yields each layer's number after it; returns the hidden states [rows, hidden]."""
     model = cache.model
-    ids = torch.tensor(step.ids, dtype=torch.int64, device=model.device)
-    positions = torch.tensor(step.positions, dtype=torch.int64, device=model.device)
+    ids = upload(step.ids, torch.int64, model.device)
+    positions = upload(step.positions, torch.int64, model.device)
     return model.decoder.forward(ids, positions, cache)
 
 
 def at_once(cache: Cache, step: Step) -> Tensor:
     """A whole step, from the cache's `begin` to its `end`. Raises OutOfMemory, with the step aborted."""
     cache.begin(step)
-    layers = forward(cache, step)
+    try:
+        hidden = whole(forward(cache, step))
+    except OutOfMemory:
+        cache.abort(step)
+        raise
+    cache.end(step)
+    return hidden
+
+
+def whole(layers: Generator[int, None, Tensor]) -> Tensor:
+    """What a forward pass leaves, without a stop between the layers."""
     try:
         while True:
             next(layers)
     except StopIteration as ended:
-        cache.end(step)
         return ended.value
-    except OutOfMemory:
-        cache.abort(step)
-        raise
 
 
 def surprisal(model: Model, span: Span, hidden: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engines import native
+from engines.fused_decode import fused_decode
 
 FEW_ROWS = 16
 _UPCAST_ELEMENTS = 2 << 20
@@ -98,6 +99,10 @@ def _widens(x: Tensor, weight: Tensor) -> bool:
 def _plain(x: Tensor) -> bool:
     """Whether the C kernels take x as activations."""
     return use_native and x.is_cpu and x.dtype == torch.float32 and x.stride(-1) == 1
+
+
+def _on_host(lengths: Tensor) -> bool:
+    return lengths.device.type == "cpu"
 
 
 def _stored(pool: Tensor) -> bool:
@@ -253,8 +258,10 @@ def decode_attention(
     if _plain(q) and q.stride(1) == dim and dim % 16 == 0 and _stored(keys) and _stored(values):
         lengths = lengths.to(torch.int32)
         return native.decode_attention(q, keys, values, tables, lengths, scale, mass)
+    if (fused := fused_decode(q, keys, values, tables, lengths, scale, mass)) is not None:
+        return fused
     # Lengths on a CUDA device are not read, as that would stall its queue: there the table's width is the bound.
-    span = int(lengths.max()) if lengths.device.type == "cpu" else tables.shape[1] * slots
+    span = int(lengths.max()) if _on_host(lengths) else tables.shape[1] * slots
     used = tables[:, : -(-span // slots)].reshape(-1)
 
     def gathered(pool: Tensor) -> Tensor:
@@ -274,12 +281,15 @@ def decode_attention(
 
 def speculate(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) -> Tensor:
     """Which keys a decode step will want: partial queries q [G, group, p] against partial keys [G, p, n] -> int64
-    [G, m], ascending. A KV head's m are those with the largest softmax, summed over its queries; m is how many scores
-    lie within `alpha` of their query's maximum, on average over queries, within 1 .. `most`."""
+    [G, m] on the host, ascending. A KV head's m are those with the largest softmax, summed over its queries; m is how
+    many scores lie within `alpha` of their query's maximum, on average over queries, within 1 .. `most`."""
     if _plain(q) and keys.stride(2) == 1 and keys.dtype in (torch.bfloat16, torch.float32):
         return native.speculate(q.contiguous(), keys, scale, alpha, most)
     shares, wanted = speculated(q.unsqueeze(2), keys, scale, alpha, most)
-    return shares[:, 0].topk(int(wanted[0]), dim=-1, sorted=False).indices.sort(-1).values
+    best = shares[:, 0].topk(most, dim=-1).indices
+    # How many and which, in one reading of the device: they are wanted on the host, which has the entries.
+    told = torch.cat([wanted, best.flatten()]).cpu().numpy()
+    return torch.from_numpy(told[1:]).view(best.shape)[:, : int(told[0])].sort(-1).values
 
 
 def speculated(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,12 @@ nothing ever sleeps. Everything shown of it is marked as modelled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from engines.clock import Clock
 from engines.errors import BadRequest
@@ -119,7 +120,8 @@ class ModelledLink:
         self.traffic.busy_s += duration_s
         return self._h2d_free_s
 
-    def to_host(self, size_bytes: int, copy: Callable[[], None]) -> float:
+    def to_host(self, size_bytes: int, copy: Callable[[], None], sources: Iterable[Tensor] = ()) -> float:
+        """`sources`, what is copied from, may be let go of at once."""
         with self.clock.excluded():
             copy()
         duration_s = self._duration_s(size_bytes)
@@ -158,9 +160,12 @@ class CudaLink:
         self.traffic.h2d_bytes += size_bytes
         return self._on(self._h2d, copy)
 
-    def to_host(self, size_bytes: int, copy: Callable[[], None]) -> torch.cuda.Event:
+    def to_host(self, size_bytes: int, copy: Callable[[], None], sources: Iterable[Tensor] = ()) -> torch.cuda.Event:
         self.traffic.d2h_bytes += size_bytes
-        return self._on(self._d2h, copy)
+        arrival = self._on(self._d2h, copy)
+        for source in sources:  # their memory serves nobody else before the copy has read it
+            source.record_stream(self._d2h)
+        return arrival
 
     def wait(self, arrival: torch.cuda.Event) -> None:
         """The compute stream waits for the copy, and only for it."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from engines import kernels, native
 from engines.hostpool import HostKvShape
 from engines.memory import Pool
+from engines.upload import upload
 
 KIND = "resident KV"
 EMPTY = -1
@@ -145,7 +146,7 @@ class FirstLayer:
     def keep(self, filled: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """New entries, keys and values [G, c, d], that go to slots [G, c] of a host pool with `filled` in use."""
         heads = torch.arange(len(keys), device=keys.device).unsqueeze(1)
-        rows = slots.clamp(max=self.slots).to(keys.device)
+        rows = upload(slots.clamp(max=self.slots), torch.int64, keys.device)
         self.keys[heads, rows], self.values[heads, rows] = keys, values
         if self.loaded >= min(filled, self.slots):
             self.loaded = max(self.loaded, min(int(slots.max()) + 1, self.slots))

@@ -12,6 +12,8 @@ import engines
 from engines.errors import BadRequest, DeviceOutOfMemory
 from engines.events import KvState
 from engines.memory import Pool
+from engines.sampling import sample
+from engines.sequence import Sampling, Sequence
 from tests.tiny import prompt, tiny
 
 IDS = ["vllm", "h2o", "infinigen"]
@@ -129,3 +131,23 @@ def test_the_heads_of_a_layer_agree_with_the_picture_of_all(engine_id: str) -> N
         if engine_id != "infinigen":
             for head, kept in enumerate(engine.kept_positions(layer)):
                 assert np.flatnonzero(heads.states[head] == KvState.DEVICE).tolist() == kept.tolist()
+
+
+def test_of_a_batch_some_are_greedy_and_some_are_not() -> None:
+    """Each gets what it gets alone, and log-probabilities are the model's own."""
+    torch.manual_seed(0)
+    logits = torch.randn(3, 50)
+    kinds = [Sampling(), Sampling(1.0, 0.8, 3), Sampling(2.0, 1.0, 4)]
+
+    def sequences() -> list[Sequence]:
+        found = [Sequence(0, [1], 1, 1, kind) for kind in kinds]
+        for one in found:
+            one.generator = torch.Generator().manual_seed(one.sampling.seed)
+        return found
+
+    together = sample(logits, sequences())
+    assert together == [sample(row.unsqueeze(0), [one])[0] for row, one in zip(logits, sequences(), strict=True)]
+    for row, (token, logprob) in zip(logits, together, strict=True):
+        assert logprob == pytest.approx(row.log_softmax(0)[token].item(), abs=1e-5)
+    assert together[0][0] == logits[0].argmax()
+    assert sample(logits, sequences()[:1] * 3)[0] == together[0]

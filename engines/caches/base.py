@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engines.caches.placement import Placement
 from engines.clock import Clock
 from engines.controller import Need
 from engines.disktier import DiskTier
@@ -62,12 +63,14 @@ class Cache(ABC):
 
     one_shot: bool = False
     grows_in_place: bool = True  # whether a later turn needs no second copy of what is held
+    observes_in_attend: bool = False  # whether a step that is observed has more to do in its layers than another
     learns: bool = False  # whether `learn` is to be called with what surprised the model
     prefix_hit_tokens = 0  # of prompts, found where `reuse` looks
 
     def __init__(self, around: Surroundings) -> None:
         self.around, self.model, self.shape = around, around.model, around.model.shape
         self.step: Step | None = None
+        self.placed: Placement | None = None  # in a decode step of equal kernels for equal shapes (see engines.graphs)
 
     def reuse(self, sequence: Sequence) -> None:  # noqa: B027 - most policies have nothing to reuse
         """Called once when a new sequence is admitted: a policy may find that it already holds its beginning."""

@@ -10,7 +10,6 @@ from engines.caches.base import CacheView, HeadsView, head_shares, normalised
 from engines.events import KvState
 from engines.memory import BLOCK_TOKENS, BlockPool
 
-
 KIND = "importance"
 _SLOT_BYTES = torch.int64.itemsize + torch.float32.itemsize
 
@@ -51,12 +50,12 @@ class Entries:
         """Gives back what was charged; the blocks belong to whoever allocated them."""
         self.blocks.pool.release(KIND, self.hole.numel() * self.slots * _SLOT_BYTES)
 
-    def take(self, position: int) -> tuple[Tensor, Tensor]:
-        """The holes become that position's entries: their blocks and the offsets within, int64 [layers, G]."""
-        table = torch.tensor(self.table, dtype=torch.int64, device=self.hole.device)
+    def take(self, position: int, table: Tensor) -> tuple[Tensor, Tensor]:
+        """The holes become that position's entries: their blocks, by the sequence's own as a tensor, int [blocks], and
+        the offsets within, int64 [layers, G]."""
         self.positions.scatter_(2, self.hole.unsqueeze(-1), position)
         self.mass.scatter_(2, self.hole.unsqueeze(-1), 0.0)
-        return table[self.hole // BLOCK_TOKENS], self.hole % BLOCK_TOKENS
+        return table[self.hole // BLOCK_TOKENS].long(), self.hole % BLOCK_TOKENS
 
     def drop(self, slots: Tensor) -> None:
         """One entry a layer and head goes, int64 [layers, G], and leaves its hole."""

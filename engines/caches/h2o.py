@@ -17,11 +17,13 @@ from engines import kernels
 from engines.anchors import Anchors
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings
 from engines.caches.entries import Entries, pick
+from engines.caches.placement import Placement, padded_tables
 from engines.controller import Need
 from engines.errors import BadRequest, DeviceOutOfMemory
 from engines.importance import column_mass, tile_bytes
 from engines.memory import BLOCK_TOKENS, blocks_for
 from engines.sequence import Sequence, Span, Step
+from engines.upload import upload
 from engines.words import Words
 
 SAMPLED_EVERY = 8
@@ -74,7 +76,7 @@ class _Held(Entries):
 
     def beyond_typical(self, layer: int | slice, positions: Tensor, mass: Tensor) -> Tensor:
         """What keys [..., G, n] received beyond what the typical key did of all the pieces after their own."""
-        born = torch.tensor(self.born, device=positions.device)
+        born = upload(self.born, torch.int64, positions.device)
         piece = (torch.searchsorted(born, positions.contiguous(), right=True) - 1).clamp_min(0)
         since = torch.stack([then[layer] for then in self.since], -1)
         return mass - (self.typical[layer].unsqueeze(-1) - since.gather(-1, piece))
@@ -144,7 +146,7 @@ class H2OCache(Cache):
                 raise
 
     def begin(self, step: Step) -> None:
-        self.step = step
+        self.step, self.placed = step, None
         if self._bounded and step.keep:
             for span in step:
                 if not step.decodes or span.position - span.sequence.held.born[-1] >= DECODED_PIECE:
@@ -163,11 +165,11 @@ class H2OCache(Cache):
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         assert self.step is not None
         keys, values = self.blocks.keys[layer], self.blocks.values[layer]
-        if self.step.decodes and self.step.keep:
-            kernels.store_kv(keys, values, self._block[layer], self._offset[layer], k, v)
-            out = kernels.decode_attention(
-                q, keys, values, self._tables, self._lengths, self.shape.scale, self._mass[layer]
-            )
+        if (at := self.placed) is not None:
+            assert at.mass is not None
+            kernels.store_kv(keys, values, at.block[layer], at.offset[layer], k, v)
+            scale, mass = self.shape.scale, at.mass[layer]
+            out = kernels.decode_attention(q, keys, values, at.tables, at.lengths, scale, mass)
             return out.reshape(len(q), -1)
         out = torch.cat([self._prefill(span, layer, q[span.rows], k[span.rows], v[span.rows]) for span in self.step])
         return out.reshape(len(q), -1)
@@ -176,12 +178,13 @@ class H2OCache(Cache):
         span.sequence.held.anchors.learn(span.position + 1, surprisal)
 
     def end(self, step: Step) -> None:
-        decodes = step.decodes and step.keep
+        decodes = self.placed is not None
         for index, span in enumerate(step):
             if not step.keep:
                 continue
-            if decodes:
-                self._evict_one(span, self._mass[:, index])
+            if self.placed is not None:
+                assert self.placed.mass is not None
+                self._evict_one(span, self.placed.mass[:, index])
             span.sequence.computed += span.count
             if not decodes or span.sequence.held.slots > BLOCK_TOKENS * self.budget_blocks(len(span.sequence.tokens)):
                 self._settle(span.sequence)
@@ -234,15 +237,13 @@ class H2OCache(Cache):
     def _place_decodes(self, step: Step) -> None:
         """Where each new token's entry goes, in all layers at once: [layers, B, G]."""
         layers, groups, device = self.shape.layers, self.shape.kv_heads, self.model.device
-        taken = [span.sequence.held.take(span.position) for span in step]
+        tables = padded_tables([span.sequence.table for span in step], device)
+        taken = [span.sequence.held.take(span.position, row) for span, row in zip(step, tables, strict=True)]
         lengths = [span.sequence.held.count + 1 for span in step]
         blocks, offsets = zip(*taken, strict=True)
-        self._block, self._offset = torch.stack(blocks, 1), torch.stack(offsets, 1)
-        self._lengths = torch.tensor(lengths, dtype=torch.int32, device=device)
-        width = max(len(span.sequence.table) for span in step)
-        tables = [span.sequence.table + [0] * (width - len(span.sequence.table)) for span in step]
-        self._tables = torch.tensor(tables, dtype=torch.int32, device=device)
-        self._mass = torch.empty(layers, len(tables), groups, max(lengths), device=device)
+        mass = torch.empty(layers, len(tables), groups, max(lengths), device=device)
+        counted = upload(lengths, torch.int32, device)
+        self.placed = Placement(torch.stack(blocks, 1), torch.stack(offsets, 1), tables, counted, mass)
 
     def _evict_one(self, span: Span, received: Tensor) -> None:
         """Adds this step's attention to the running mass [layers, G, slots]; if the budget is full, the smallest entry

@@ -72,7 +72,7 @@ class HostEntries:
         """The step's own entries, [G, T, d], to the host; their partial keys stay on the device."""
         self.partial.keep(layer, keys, self.host)
         size = self.host.incoming(layer).numel() * self._entry_bytes
-        self.around.link.to_host(size, lambda: self.host.store(layer, keys, values))
+        self.around.link.to_host(size, lambda: self.host.store(layer, keys, values), (keys, values))
 
     def fetch(self, layer: int, slots: Tensor) -> Fetch:
         """Starts moving the entries at slots [G, m] to the device, for one query, while the layer before computes."""

@@ -24,6 +24,7 @@ from engines.errors import BadRequest
 from engines.hostpool import HostKv, HostKvShape, rounded
 from engines.sequence import Sequence, Span, Step
 from engines.skew import skew
+from engines.upload import upload
 
 
 @dataclass
@@ -88,7 +89,7 @@ class InfiniGenCache(Cache):
 
     def begin(self, step: Step) -> None:
         self.step = step
-        self._positions = torch.tensor(step.positions, dtype=torch.int64, device=self.model.device)
+        self._positions = upload(step.positions, torch.int64, self.model.device)
         if self.knobs.prefill == "eager":
             first = [span for span in step if span.position == 0]
             if first:
@@ -264,7 +265,7 @@ class InfiniGenCache(Cache):
         """A query over keys and values [G, n, d]: those at the host's slots [G, n - 1], and its own."""
         n, device = keys.shape[1], q.device
         table = torch.zeros(1, 1, dtype=torch.int32, device=device)
-        length = torch.tensor([n], dtype=torch.int32, device=device)
+        length = torch.full((1,), n, dtype=torch.int32, device=device)
         block = (keys.unsqueeze(0), values.unsqueeze(0), table, length, self.shape.scale)
         out = kernels.decode_attention(q, *block)
         if self.step is not None and self.step.observe:

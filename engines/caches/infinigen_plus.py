@@ -20,6 +20,7 @@ from engines.caches.resident_entries import Difference, ResidentEntries, Room
 from engines.errors import BadRequest
 from engines.hostpool import HostKv
 from engines.sequence import Span
+from engines.upload import upload
 
 RESIDENT_SLACK = 1.5  # times the budget: room for what the last steps selected beside what this one does
 LATENCY_SHARE = 16  # a chunk takes the link this many times its latency
@@ -60,7 +61,8 @@ class InfiniGenPlusCache(InfiniGenCache):
             self.around.link.wait(fetch.arrival)
         if fetch.taken is None:
             return self._decode_first(span, q, own_keys, own_values, fetch)
-        rows, device, groups = fetch.taken.rows.to(q.device), q.device, self.shape.kv_heads
+        device, groups = q.device, self.shape.kv_heads
+        rows = upload(fetch.taken.rows, torch.int32, device)
         own = rows[:, -1].long()
         fetch.keys[own, 0, 0], fetch.values[own, 0, 0] = own_keys[:, 0], own_values[:, 0]
         # Each KV head is a sequence of its own to the kernel, each entry a block.

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from engines import kernels
 from engines.caches.base import Cache, CacheView, HeadsView, Surroundings, causal_positions, head_shares, normalised
+from engines.caches.placement import Placement, padded_tables
 from engines.controller import Need
 from engines.events import KvState, pack_cell
 from engines.memory import BLOCK_TOKENS, blocks_for
 from engines.sequence import Sequence, Step
+from engines.upload import upload
 
 
 @dataclass
@@ -37,6 +39,8 @@ class _Held:
 
 
 class PagedCache(Cache):
+    observes_in_attend = True
+
     def __init__(self, around: Surroundings, knobs: PagedKnobs) -> None:
         super().__init__(around)
         self.knobs = knobs
@@ -69,25 +73,25 @@ class PagedCache(Cache):
         device = self.model.device
         if step.keep:
             slots = [(s.sequence.table[p // BLOCK_TOKENS], p % BLOCK_TOKENS) for s in step for p in _range(s)]
-            where = torch.tensor(slots, dtype=torch.int64, device=device)
+            where = upload(slots, torch.int64, device)
             self._block, self._offset = where[:, 0], where[:, 1]
+        self.placed = None
         if step.decodes and step.keep:
-            width = max(len(span.sequence.table) for span in step)
-            rows = [span.sequence.table + [0] * (width - len(span.sequence.table)) for span in step]
-            self._tables = torch.tensor(rows, dtype=torch.int32, device=device)
-            self._lengths = torch.tensor([span.position + 1 for span in step], dtype=torch.int32, device=device)
+            tables = padded_tables([span.sequence.table for span in step], device)
+            lengths = upload([span.position + 1 for span in step], torch.int32, device)
+            self.placed = Placement(self._block, self._offset, tables, lengths)
             if step.observe:
-                self._mass = torch.empty(len(rows), self.shape.kv_heads, max(s.position + 1 for s in step))
+                longest = max(span.position + 1 for span in step)
+                self._mass = torch.empty(len(tables), self.shape.kv_heads, longest, device=device)
                 for span in step:
                     span.sequence.held.mass = torch.zeros(self.shape.layers, self.shape.kv_heads, span.position + 1)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         assert self.step is not None
         keys, values = self.blocks.keys[layer], self.blocks.values[layer]
-        if self.step.decodes and self.step.keep:
-            kernels.store_kv(keys, values, self._block, self._offset, k, v)
-            scale = self.shape.scale
-            out = kernels.decode_attention(q, keys, values, self._tables, self._lengths, scale)
+        if (at := self.placed) is not None:
+            kernels.store_kv(keys, values, at.block, at.offset, k, v)
+            out = kernels.decode_attention(q, keys, values, at.tables, at.lengths, self.shape.scale)
             if self.step.observe:
                 self._observe(layer, q, keys, values)
             return out.reshape(len(q), -1)
@@ -152,9 +156,10 @@ class PagedCache(Cache):
 
     def _observe(self, layer: int, q: Tensor, keys: Tensor, values: Tensor) -> None:
         assert self.step is not None
+        assert self.placed is not None
         with self.around.clock.excluded():
-            mass = self._mass.to(q.device)
-            kernels.decode_attention(q, keys, values, self._tables, self._lengths, self.shape.scale, mass)
+            at, mass = self.placed, self._mass
+            kernels.decode_attention(q, keys, values, at.tables, at.lengths, self.shape.scale, mass)
             for index, span in enumerate(self.step):
                 span.sequence.held.mass[layer] = mass[index, :, : span.position + 1].cpu()
 

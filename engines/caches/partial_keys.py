@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engines.hostpool import HostKv, HostKvShape
 from engines.memory import Pool
+from engines.upload import upload
 
 KIND = "partial keys"
 WEIGHTS_KIND = "partial weights"
@@ -61,7 +62,7 @@ class PartialKeys:
         else:
             heads = torch.arange(len(rotated), device=rotated.device).unsqueeze(1)
             kept = rotated[:, rotated.shape[1] - count :].to(partial.dtype)
-            partial[heads, :, slots.to(rotated.device)] = kept
+            partial[heads, :, upload(slots, torch.int64, rotated.device)] = kept
 
     def compared(self, layer: int, q: Tensor, filled: int) -> tuple[Tensor, Tensor]:
         """For queries q [T, H, d]: partial ones [G, group, T, p], and the partial keys [G, p, filled] that they are to

@@ -13,6 +13,7 @@ from engines.caches.host_entries import STAGING, Fetch, HostEntries
 from engines.events import KvState
 from engines.hostpool import HostKv
 from engines.prefetch import FirstLayer, Taken, WorkingSet
+from engines.upload import upload
 
 TAIL_ROWS = 16  # of a prompt: their attention says what is kept on the device for the first decode step
 
@@ -131,7 +132,7 @@ class ResidentEntries(HostEntries):
 
             def copy() -> None:
                 picked = self.host.pick(layer, taken.heads, taken.slots).to(working.keys.device, non_blocking=True)
-                into = taken.into.to(picked.device, non_blocking=True)
+                into = upload(taken.into, torch.int64, picked.device)
                 for target, source in ((working.keys, picked[0]), (working.values, picked[1])):
                     target.view(-1, self.shape.head_dim).index_copy_(0, into, source)
 
