@@ -37,7 +37,8 @@ class Joining:
         if len(self._early) < HELD:
             self._early[event.seq] = replace(event, seq=0)
         ready = self._in_order()
-        self._missed = self._missed or bool(self._early)
+        if ready or self._early:
+            self._missed = bool(self._early)
         return ready
 
     def snapshot(self, snapshot: Snapshot, *, retained: bool) -> list[events.AnyEvent | Restored]:
@@ -48,10 +49,10 @@ class Joining:
         restored = self._last != snapshot.seq
         self._last = snapshot.seq
         self._early = {} if not retained else {seq: e for seq, e in self._early.items() if seq > snapshot.seq}
-        ready: list[events.AnyEvent | Restored] = [Restored(_state_of(snapshot))] if restored else []
-        ready += self._in_order()
-        self._missed = bool(self._early)
-        return ready
+        following = self._in_order()
+        # Whether something came between a retained one and now, only the next message tells, or the next snapshot.
+        self._missed = bool(self._early) or (retained and not following)
+        return [*([Restored(_state_of(snapshot))] if restored else []), *following]
 
     def _in_order(self) -> list[events.AnyEvent]:
         ready: list[events.AnyEvent] = []

@@ -20,22 +20,29 @@ def print_outcomes(source: WatchSource, out: TextIO | None = None) -> int:
     """Prints them to `out` (stdout) until the run has ended: also those that ended before. Returns the exit code: 0, 1
     when the run is gone, 2 when the broker will not have us."""
     out = out or sys.stdout
-    waiting = ""
+    said = ""
     try:
         with closing(source):
             source.start()
             while source.run is None or source.run.state == "live":
                 for outcome in _outcomes(source.receive(_WAIT_S)):
                     print(_line(outcome), file=out, flush=True)
-                standing = source.standing
-                if standing.state == "waiting" and standing.detail and standing.detail != waiting:
-                    waiting = standing.detail
-                    print(f"kvtui: waiting for the broker: {brief(waiting)}", file=sys.stderr)
+                if (waiting := _waiting(source)) not in ("", said):
+                    said = waiting
+                    print(f"kvtui: {brief(waiting)}", file=sys.stderr, flush=True)
     except SourceEndedError as fault:
         print(f"kvtui: {brief(str(fault))}", file=sys.stderr)
         return 2
     print(f"kvtui: {source.run.name} {'is gone' if source.run.state == 'gone' else 'has ended'}", file=sys.stderr)
     return 1 if source.run.state == "gone" else 0
+
+
+def _waiting(source: WatchSource) -> str:
+    """What for, in a few words; "" while a run is watched."""
+    standing = source.standing
+    if standing.state == "connected":
+        return "" if source.run is not None else "waiting for a run"
+    return f"waiting for the broker: {standing.detail}" if standing.detail else ""
 
 
 def _outcomes(batch: Sequence[events.AnyEvent | Restored]) -> Iterator[events.Outcome]:

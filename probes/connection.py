@@ -154,7 +154,8 @@ class Connection(ABC):
 
 def _standing_after(fault: BaseException | None) -> Standing:
     if isinstance(fault, MqttConnectError):
-        refusal = REFUSALS.get(int(getattr(fault.rc, "value", fault.rc) or 0))
+        code = fault.rc if isinstance(fault.rc, int) else getattr(fault.rc, "value", 0)
+        refusal = REFUSALS.get(code)
         if refusal is not None:
             return Standing("off", refusal)
     cause = fault.__context__ if fault is not None else None  # aiomqtt makes text of it

@@ -30,6 +30,7 @@ class Outbound:
     def __init__(self, spool: Spool | None = None) -> None:
         self._spool = spool if spool is not None else Spool()
         self._pictures: dict[Hashable, tuple[int, events.AnyEvent]] = {}  # in the order of their numbers
+        self._phases: dict[str, Hashable] = {}
         self._number = 0
         self.replaced = 0
 
@@ -43,10 +44,12 @@ class Outbound:
 
     def offer(self, event: events.AnyEvent) -> None:
         self._number += 1
+        if (phase := phase_of(event)) is not None:
+            self._phases[event.engine] = phase
         if not is_picture(event):
             self._spool.push(self._number, event)
             return
-        key = _key(event)
+        key = self._key(event)
         before = self._pictures.pop(key, None)
         if before is not None:
             self.replaced += 1
@@ -60,6 +63,24 @@ class Outbound:
         if key is not None and (first is None or self._pictures[key][0] < first):
             return self._pictures.pop(key)[1]
         return None if first is None else self._spool.pop()
+
+    def _key(self, event: events.AnyEvent) -> Hashable:
+        match event:
+            case events.Heads():
+                return (events.Heads, event.engine, event.layer)
+            case events.Cache():  # no difference reaches into another run
+                return (events.Cache, event.engine, event.run)
+            case events.Transfer():
+                return (events.Transfer, event.engine, event.run, self._phases.get(event.engine))
+        return (type(event), event.engine)
+
+
+def phase_of(event: events.AnyEvent) -> tuple[int, bool] | None:
+    """The request, and whether the engine is answering it: what moves over the link is counted by them. None for events
+    that change nothing about it."""
+    if isinstance(event, (events.Prefill, events.Token)):
+        return event.request, isinstance(event, events.Token)
+    return None
 
 
 def is_picture(event: events.AnyEvent) -> bool:
@@ -104,11 +125,3 @@ def _merged_caches(before: events.Cache, after: events.Cache) -> events.Cache:
     except ValueError:  # damaged: whoever applies it finds out
         return after
     return replace(after, whole=before.whole, states=events.deflate(cells))
-
-
-def _key(event: events.AnyEvent) -> Hashable:
-    if isinstance(event, events.Heads):
-        return (events.Heads, event.engine, event.layer)
-    if isinstance(event, (events.Cache, events.Transfer)):
-        return (type(event), event.engine, event.run)  # no difference reaches into another run
-    return (type(event), event.engine)

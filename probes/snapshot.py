@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from engines import events
-from probes.outbound import merged_transfers
+from probes.outbound import merged_transfers, phase_of
 from probes.topics import LIMIT_BYTES
 
 POINTS = 256  # of a graph, for each engine
@@ -37,7 +37,7 @@ class Picture:
         self._kept: dict[Key, events.AnyEvent] = {}  # in the order in which a reducer has to hear of them
         self._cells: dict[str, bytes] = {}
         self._points: dict[tuple[type, str], list[Key]] = {}  # of the graphs, by engine
-        self._phases: dict[str, Key] = {}  # by engine, the request and whether it is answering: traffic is counted so
+        self._phases: dict[str, Hashable] = {}
         self._run = ""
         self._count = 0
 
@@ -46,6 +46,8 @@ class Picture:
             self._run = event.run
             self._forget_run()
         self._count += 1
+        if (phase := phase_of(event)) is not None:
+            self._phases[event.engine] = phase
         match event:
             case events.RunStarted() | events.Submitted():
                 self._kept[type(event), self._count] = event
@@ -55,7 +57,6 @@ class Picture:
                 while self._kept.pop((events.Token, engine, request, index), None) is not None:  # it is said again
                     index += 1
                 self._kept[events.Token, engine, request, event.index] = event
-                self._phases[engine] = (request, True)
             case events.Cache():
                 self._add_cache(event)
             case events.Memory(engine=engine):
@@ -72,8 +73,6 @@ class Picture:
                 self._put((events.Heads, engine, layer), event)
             case events.Prefill() | events.Decision() | events.Outcome():
                 self._put((type(event), event.engine, event.request), event)
-                if isinstance(event, events.Prefill):
-                    self._phases[event.engine] = (event.request, False)
             case events.TooLong():
                 pass  # a question to the person who asked
             case _:
