@@ -235,14 +235,13 @@ def watch(address: str, mqtt_ca: Path | None, record: Path | None, record_fps: f
     from kvtui.watching import WatchSource
     from probes.subscriber import Subscriber
 
-    source = WatchSource(Subscriber(broker))
     if not _has_screen():
         from kvtui.outcomes import print_outcomes
 
-        return print_outcomes(source)
+        return print_outcomes(WatchSource(Subscriber(broker), live_only=True))
     from kvtui.watch import WatchApp
 
-    return _show(WatchApp(source), record, record_fps)
+    return _show(WatchApp(WatchSource(Subscriber(broker))), record, record_fps)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})

@@ -83,7 +83,7 @@ class WatchApp(KvtuiApp):
     def action_next_run(self, direction: int) -> None:
         runs = self.watching.runs
         others = [run.id for run in runs]
-        if len(others) < 2:
+        if others in ([], [self.watching.watched]):
             self.notify("There is no other run.", markup=False)
             return
         here = others.index(self.watching.watched) if self.watching.watched in others else 0

@@ -32,11 +32,15 @@ class Run:
 
 class WatchSource:
     """One run at a time, the first that is there until `choose` says another. A run that has ended or is gone stays as
-    it was seen last. `runs`, `watched`, `standing` and `refused` may be read in any thread; commands are not obeyed."""
+    it was seen last; one that was gone before anybody looked gives way to a live one, and with `live_only` is not shown
+    unless it is chosen. Commands are not obeyed. `runs`, `watched`, `standing` and `refused` may be read in any
+    thread."""
 
-    def __init__(self, subscriber: Subscriber) -> None:
+    def __init__(self, subscriber: Subscriber, *, live_only: bool = False) -> None:
         self._subscriber = subscriber
+        self._live_only = live_only
         self._wanted: str | None = None
+        self._left_over = False  # what is watched was gone before, and nobody chose it
         self._joining = Joining()
         self._connections = 0
         self._closed = False
@@ -54,7 +58,7 @@ class WatchSource:
         return next((run for run in self.runs if run.id == self.watched), None)
 
     def choose(self, run: str) -> None:
-        self._wanted = run
+        self._wanted, self._left_over = run, False
 
     def start(self) -> None:
         self._closed = False
@@ -122,8 +126,7 @@ class WatchSource:
         """Raises ValueError."""
         before = next((run for run in self.runs if run.id == message.run), None)
         if not message.payload:  # taken back: whoever it was about said before how it ended
-            others = tuple(run for run in self.runs if run.id != message.run or run.id == self.watched)
-            self.runs = others
+            self.runs = tuple(run for run in self.runs if run.id in (self.watched, self._wanted) or run != before)
             return []
         presence = topics.unpack_presence(message.payload)
         if presence.run != message.run:
@@ -139,8 +142,10 @@ class WatchSource:
             self.runs = tuple(now if run.id == now.id else run for run in self.runs)
         elif len(self.runs) < MOST_RUNS:
             self.runs = (*self.runs, now)
-        if self.watched is None and self._wanted is None and now.state == "live":
+        live, nothing = now.state == "live", self.watched is None and self._wanted is None
+        if (live and (nothing or self._left_over)) or (nothing and not self._live_only):
             self.choose(now.id)
+            self._left_over = not live
         if now.id == self.watched and (before is None or before.state != now.state):
             return [_told(now)] if now.state != "live" or before is not None else []
         return []

@@ -238,6 +238,32 @@ def test_a_flood_of_runs_is_bounded_and_their_names_are_literal() -> None:
     assert "\x07" not in source.runs[0].model
 
 
+@pytest.mark.parametrize("live_only", [False, True])
+def test_what_a_crash_left_gives_way_to_a_live_run(live_only: bool) -> None:
+    subscriber = Told()
+    source = WatchSource(subscriber, live_only=live_only)
+
+    def say(run: str, state: str) -> None:
+        presence = topics.Presence(run=run, state=state)
+        subscriber.said.append(Message(run, topics.PRESENCE, topics.pack(presence, json=False), True))
+        source.receive(0.0)
+        source.receive(0.0)
+
+    say("left", "gone")
+    assert source.watched == (None if live_only else "left")
+    say("alive", "live")
+    assert source.watched == "alive"
+    say("other", "live")
+    assert source.watched == "alive"
+    say("alive", "gone")
+    say("third", "live")
+    assert source.watched == "alive"
+    source.choose("left")
+    source.receive(0.0)
+    say("fourth", "live")
+    assert source.watched == "left"
+
+
 def test_another_schema_is_refused() -> None:
     subscriber = Told()
     source = WatchSource(subscriber)
