@@ -1,7 +1,8 @@
 """The one wire language: what engines say, as bytes in a pipe, in a trace file and over MQTT.
 
 Every event is a frozen struct with `run`, `engine` ("" where it concerns all), `clock_s` (the engine's own fair clock)
-and `wall_s` (seconds since the run began). Sizes are bytes, times seconds, rates bytes a second, and names say so.
+and `wall_s` (seconds since the run began). Over MQTT, `seq` counts a publisher's messages from 1; elsewhere it is 0.
+Sizes are bytes, times seconds, rates bytes a second, and names say so.
 Importing this module costs neither torch nor numpy.
 """
 
@@ -33,6 +34,7 @@ class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=T
     engine: str = ""
     clock_s: float = 0.0
     wall_s: float = 0.0
+    seq: int = 0
 
 
 class LinkInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ Ctrl-C, 143 after SIGTERM.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import sys
@@ -19,7 +20,8 @@ import click
 
 from engines.commands import WorkerConfig
 from engines.errors import BadRequest, KvtuiError
-from kvtui import ascii
+from kvtui import ascii, broker_options
+from kvtui.broker_options import ca_option, mqtt_options, publishing
 from kvtui.configuration import configure, in_browser, is_given, is_terminal
 from kvtui.literal import brief
 from kvtui.options import (
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
     from kvtui.app import KvtuiApp
     from kvtui.player import Player
     from kvtui.trace import TraceReader, TraceWriter
+    from probes.publisher import Publisher
 
 _GC_EVERY_OBJECTS = 100_000
+_NOT_OF_THE_RACE = {"trace", "record", "record_fps", *broker_options.NAMES}
 
 
 def main() -> None:
@@ -97,6 +101,7 @@ class _Group(click.Group):
 @click.version_option(package_name="kvtui")
 @shared_options
 @trace_option
+@mqtt_options
 @look_options
 @record_options
 @click.pass_context
@@ -110,34 +115,39 @@ def cli(
         if any(map(is_given, context.params)):
             raise click.UsageError(f"options come after the command: kvtui {context.invoked_subcommand} --…")
         return 0
+    mqtt = broker_options.taken(options)
     config = configure(options)
     if not _has_screen():
         _check_recording(record, record_fps, screen=False)
-        from kvtui.headless import run_headless
-
-        with _tracing(trace) as writer:
-            return run_headless(config, trace=writer)
+        return _run_headless(config, trace, mqtt)
     from kvtui.app import KvtuiApp
     from kvtui.connecting import connecting
 
-    with _tracing(trace) as writer:
-        return _show(KvtuiApp(config, connect=connecting(writer)), record, record_fps)
+    with _tracing(trace) as writer, publishing(**mqtt) as publisher:
+        app = KvtuiApp(config, connect=connecting(writer, publisher))
+        return _show(app, record, record_fps, publisher)
 
 
 @cli.command()
 @shared_options
 @trace_option
+@mqtt_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def run(as_json: bool, trace: Path | None, **options: Any) -> int:
     """Run the prompts through the engines without a screen and print what came out.
 
     Exit code: 0 when every request ended with a result (running out of device memory is one), 1 when an engine failed
     or the worker died, 2 when the input or the model is at fault."""
+    mqtt = broker_options.taken(options)
+    return _run_headless(configure(options), trace, mqtt, as_json=as_json)
+
+
+def _run_headless(config: WorkerConfig, trace: Path | None, mqtt: dict[str, Any], *, as_json: bool = False) -> int:
     from kvtui.headless import run_headless
 
-    config = configure(options)
-    with _tracing(trace) as writer:
-        return run_headless(config, as_json=as_json, trace=writer)
+    patience_s = broker_options.HEADLESS_PATIENCE_S
+    with _tracing(trace) as writer, publishing(**mqtt, patience_s=patience_s) as publisher:
+        return run_headless(config, as_json=as_json, trace=writer, publisher=publisher)
 
 
 @cli.command()
@@ -164,6 +174,7 @@ def replay(path: Path | None, speed: float, from_s: float | None, record: Path |
 @click.option("--quit", "leave", is_flag=True, help="Leave when the script has ended.")
 @click.option("--replay", "recording", type=FILE, help="On this recording, as of `kvtui replay`, without a model.")
 @trace_option
+@mqtt_options
 @playback_options
 @look_options
 @record_options
@@ -176,11 +187,13 @@ def play(
     from_s: float | None,
     record: Path | None,
     record_fps: float | None,
+    **options: Any,
 ) -> int:
     """Play a demo: prompts, keys and captions at the moments that a script names.
 
     SCRIPT is a .toml file, or the name of one that comes along; without it, those are listed."""
-    _check_playback(recording, trace)
+    mqtt = broker_options.taken(options)
+    _check_playback(recording, trace, mqtt["mqtt"])
     if script is None:
         from kvtui import script as scripts
 
@@ -200,9 +213,35 @@ def play(
     from kvtui.app import KvtuiApp
     from kvtui.connecting import connecting
 
-    with _tracing(trace) as writer:
-        app = KvtuiApp(config, connect=connecting(writer), player=player, leave_after_play=leave)
-        return _show(app, record, record_fps)
+    with _tracing(trace) as writer, publishing(**mqtt) as publisher:
+        app = KvtuiApp(config, connect=connecting(writer, publisher), player=player, leave_after_play=leave)
+        return _show(app, record, record_fps, publisher)
+
+
+@cli.command()
+@click.argument("address", type=TEXT)
+@ca_option
+@look_options
+@record_options
+def watch(address: str, mqtt_ca: Path | None, record: Path | None, record_fps: float | None) -> int:
+    """Watch a run on another machine, live, which publishes with --mqtt: the same screens, without a model.
+
+    ADDRESS is mqtt(s)://[user@]host[:port]/prefix, with the password in KVTUI_MQTT_PASSWORD or the keyring. Of several
+    runs, [ and ] show another one, l lists them.
+
+    Where there is no terminal, it prints a line for each request that ends, until the run ends."""
+    broker = broker_options.broker_of(address, mqtt_ca)
+    _check_recording(record, record_fps, screen=_has_screen())
+    from kvtui.watching import WatchSource
+    from probes.subscriber import Subscriber
+
+    if not _has_screen():
+        from kvtui.outcomes import print_outcomes
+
+        return print_outcomes(WatchSource(Subscriber(broker), live_only=True))
+    from kvtui.watch import WatchApp
+
+    return _show(WatchApp(WatchSource(Subscriber(broker))), record, record_fps)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})
@@ -233,6 +272,7 @@ def _check_served(arguments: list[str]) -> None:
         if command is None:
             _check_recording(context.params["record"], context.params["record_fps"], screen=True)
             with _tracing(context.params["trace"]):
+                broker_options.checked(**broker_options.taken(context.params))
                 configure(_race_of(context), piped=False)
             return
         with command.make_context(name, rest, parent=context) as within:
@@ -240,14 +280,18 @@ def _check_served(arguments: list[str]) -> None:
             _check_recording(options["record"], options["record_fps"], screen=True)
             if name == "replay":
                 _open_recording(options["path"], options["from_s"]).close()
+            elif name == "watch":
+                broker_options.broker_of(options["address"], options["mqtt_ca"])
             else:
                 _check_served_script(**options)
 
 
 def _check_served_script(
-    script: str | None, recording: Path | None, trace: Path | None, from_s: float | None, **_: Any
+    script: str | None, recording: Path | None, trace: Path | None, from_s: float | None, **options: Any
 ) -> None:
-    _check_playback(recording, trace)
+    mqtt = broker_options.taken(options)
+    broker_options.checked(**mqtt)
+    _check_playback(recording, trace, mqtt["mqtt"])
     if script is None:
         raise BadRequest("kvtui serve play needs a script; `kvtui play` lists those that come along")
     player = _player(script)
@@ -267,11 +311,13 @@ def _player(script: str) -> Player:
     return Player(find(script), _configure_race)
 
 
-def _check_playback(recording: Path | None, trace: Path | None) -> None:
+def _check_playback(recording: Path | None, trace: Path | None, mqtt: str | None) -> None:
     if recording is None and (is_given("speed") or is_given("from_s")):
         raise click.UsageError("--speed and --from go with --replay")
     if recording is not None and trace is not None:
         raise click.UsageError("--trace keeps what a model does; --replay has none")
+    if recording is not None and mqtt is not None:
+        raise click.UsageError("--mqtt publishes what a model does; --replay has none")
 
 
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -293,9 +339,14 @@ def models(as_json: bool, fetch: str | None) -> int:
     return catalogue.fetch(fetch) if fetch is not None else catalogue.show(as_json=as_json)
 
 
-def _show(app: KvtuiApp, record: Path | None, record_fps: float | None) -> int:
+def _show(app: KvtuiApp, record: Path | None, record_fps: float | None, publisher: Publisher | None = None) -> int:
     """The app on the terminal, recorded if so wished, until it ends. Returns its exit code."""
     from kvtui import looks
+
+    if publisher is not None:
+        from kvtui.publishing import worded
+
+        app.race.header.published = functools.partial(worded, publisher)
 
     _check_recording(record, record_fps, screen=True)
     app.dress(looks.detect(**looks_wanted()))
@@ -370,7 +421,7 @@ def _configure_race(options: dict[str, str | float | int | bool]) -> WorkerConfi
 
 def _race_of(context: click.Context) -> dict[str, Any]:
     """What of the live app's options shapes the race."""
-    return {name: value for name, value in context.params.items() if name not in ("trace", "record", "record_fps")}
+    return {name: value for name, value in context.params.items() if name not in _NOT_OF_THE_RACE}
 
 
 def _has_screen() -> bool:

@@ -11,14 +11,24 @@ from kvtui.source import Source
 
 if TYPE_CHECKING:
     from kvtui.trace import TraceWriter
+    from probes.publisher import Publisher
 
 Connect = Callable[[WorkerConfig], Source]
 
 
-def connecting(trace: TraceWriter | None = None) -> Connect:
+def connecting(trace: TraceWriter | None = None, publisher: Publisher | None = None) -> Connect:
     """What makes the source of a race, for the first one and for each that comes after it."""
-    if trace is None:
-        return lambda config: WorkerClient(config)
-    from kvtui.trace import TracingSource
 
-    return lambda config: TracingSource(WorkerClient(config), trace)
+    def connect(config: WorkerConfig) -> Source:
+        source: Source = WorkerClient(config)
+        if trace is not None:
+            from kvtui.trace import TracingSource
+
+            source = TracingSource(source, trace)
+        if publisher is not None:
+            from kvtui.publishing import PublishingSource
+
+            source = PublishingSource(source, publisher)
+        return source
+
+    return connect

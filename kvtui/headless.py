@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -21,6 +21,9 @@ from kvtui.literal import brief, literal, one_line
 from kvtui.source import Restored, Source, SourceEndedError
 from kvtui.state import EngineState, RequestState, RunState
 from kvtui.trace import TraceReader, TraceWriter
+
+if TYPE_CHECKING:
+    from probes.publisher import Publisher
 
 _WIDTH = 100
 _WAIT_S = 0.25
@@ -40,15 +43,21 @@ _COLUMNS = (
 
 
 def run_headless(
-    config: WorkerConfig, *, as_json: bool = False, trace: TraceWriter | None = None, out: TextIO | None = None
+    config: WorkerConfig,
+    *,
+    as_json: bool = False,
+    trace: TraceWriter | None = None,
+    publisher: Publisher | None = None,
+    out: TextIO | None = None,
 ) -> int:
     """Runs `config.prompts` to their end and prints to `out` (stdout). Returns the exit code: 0, 1 when an engine's
     outcome is "error" or the worker died, 2 when the race could not begin. SIGTERM ends the worker too."""
     out = out or sys.stdout
     before = signal.signal(signal.SIGTERM, _leave)
     try:
-        config = msgspec.structs.replace(config, observe=trace is not None)  # without one, nobody sees the picture
-        source = connecting(trace)(config)
+        observe = trace is not None or publisher is not None  # without any, nobody sees the picture
+        config = msgspec.structs.replace(config, observe=observe)
+        source = connecting(trace, publisher)(config)
         rows, state, progress = [], RunState(), _progress()
         for row in _race(source, state, progress):
             rows.append(row)

@@ -50,6 +50,10 @@ REPLAY_KEYS = (
     ("{  }", "half the speed, double the speed"),
     ("0  r", "to the beginning, when the engines are ready"),
 )
+WATCH_KEYS = (
+    ("[  ]", "the run before, the next one, where several are published"),
+    ("l", "all runs, to choose one"),
+)
 DOCUMENT_KEYS = (
     ("1 2 3 …", "the document as that engine has it"),
     ("tab", "the next engine's; shift+tab the one before"),
@@ -102,13 +106,13 @@ class HelpScreen(Dialog[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "Close")]
 
-    def __init__(self, recording: bool = False, own: Keys = (), engines: Keys = ()) -> None:
-        """`own` are the keys of the screen beneath: they come first, and the race's after them. `engines`: number keys
-        and whom they stand for."""
+    def __init__(self, recording: Keys = (), own: Keys = (), engines: Keys = ()) -> None:
+        """`own` are the keys of the screen beneath: they come first, and the race's after them. `recording`: those of
+        what has no worker to be asked. `engines`: number keys and whom they stand for."""
         super().__init__()
         self._scroll = VerticalScroll()
         useful = [line for line in KEYS if not (recording and line[0] in NEEDS_A_WORKER)]
-        race = [*REPLAY_KEYS, *useful] if recording else useful
+        race = [*recording, *useful]
         screens = [("On this screen", own), ("On the race's screen", race)] if own else [("Keys", race)]
         numbers = [("Engines", engines)] if engines else []
         self._blocks: list[tuple[str, Keys]] = [*screens, *numbers, ("What is shown", NOTES)]

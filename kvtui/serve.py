@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from engines.errors import BadRequest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-SHOWN = (None, "replay", "play")  # the commands that have a screen
+SHOWN = (None, "replay", "play", "watch")  # the commands that have a screen
 
 
 def serve(arguments: Sequence[str], host: str, port: int) -> None:

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from engines import commands, events
 from kvtui import figures, palette
 from kvtui.app import KvtuiApp
-from kvtui.help_screen import HelpScreen
+from kvtui.help_screen import REPLAY_KEYS, HelpScreen
 from kvtui.messages import Asked, FirstFrame
 from kvtui.overlaid import is_open
 from kvtui.panes.lines import Piece
@@ -126,7 +126,7 @@ class ReplayApp(KvtuiApp):
     def action_help(self) -> None:
         if not is_open(self, HelpScreen):
             own, engines = getattr(self.screen, "KEYS", ()), self._engine_keys()
-            self.push_screen(HelpScreen(recording=True, own=own, engines=engines))
+            self.push_screen(HelpScreen(REPLAY_KEYS, own=own, engines=engines))
 
     @on(Scrubber.Moved)
     def _moved(self, message: Scrubber.Moved) -> None:

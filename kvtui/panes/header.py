@@ -14,6 +14,7 @@ from kvtui.state import RunState
 _STATES = {"racing": "▶ racing", "paused": "‖ paused", "idle": "■ ready", "loading": "◌ loading"}
 
 
+PUBLISHED_EVERY_S, PUBLISHED_WELL = 0.5, "mqtt connected"
 LABELLED_FROM, LABELLED_WITH_CHANGES_FROM = 72, 100  # columns
 
 
@@ -28,6 +29,11 @@ class Header(Lines):
         self.cancelling = False  # what the engines are at has still to end
         # What stands in place of the race's state and clock, with or without saying whose clock it is.
         self.replayed: Callable[[bool], list[Piece]] | None = None
+        self.published: Callable[[], str] | None = None  # how it stands with whoever is told of the race
+
+    def on_mount(self) -> None:
+        if self.published is not None:
+            self.set_interval(PUBLISHED_EVERY_S, self.redraw)
 
     def show(self, state: RunState, *, budget: float, changes: list[str], ended: bool) -> None:
         """`changes` are what the next run will have that this one has not."""
@@ -45,6 +51,7 @@ class Header(Lines):
             self._changes,
             figures.clock(state.clock_s),
             self.replayed and self.replayed(True),
+            self.published and self.published(),
         )
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
@@ -61,6 +68,10 @@ class Header(Lines):
             right += [("  clock " if labelled else "  ", dim), (f"{figures.clock(state.clock_s)} ", strong)]
         if self.replayed is not None:
             right = self.replayed(labelled)
+        if self.published is not None:
+            said = self.published()
+            told = palette.now.dim if said == PUBLISHED_WELL else palette.now.warning
+            right = [(f"{said}  ", palette.style(told)), *right]
         left: list[Piece] = [(" kvtui ", palette.style(palette.now.background, palette.now.foreground, bold=True))]
         if self._changes:
             kept = sum(len(f"  {value}") for _, value in self._worded()[-1])

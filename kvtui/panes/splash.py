@@ -36,13 +36,14 @@ class Splash(Vertical):
     """
 
     def __init__(self, model: str, engines: list[str]) -> None:
+        """Without `engines`, they are somebody else's, and so is the worker."""
         super().__init__()
         self._engines = engines
-        self._begun = f"starting the worker for {one_line(model)}"
+        self._begun = f"{'starting the worker' if engines else 'waiting'} for {one_line(model)}"
         self._shown: object = None
 
     def compose(self) -> ComposeResult:
-        caches = _COUNT.get(len(self._engines), "many KV caches")
+        caches = _COUNT.get(len(self._engines), "many KV caches") if self._engines else "KV caches"
         yield Static(Content(f"kvtui · one prompt stream, {caches}, side by side"), id="title")
         yield Static(self._what(), id="what")
         yield Static(Content(f"◌ {self._begun}"), id="stages")

@@ -1,0 +1,162 @@
+"""Runs on other machines, as a `Source`: the same events, out of a broker. Everything that comes is untrusted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engines import commands, events
+from kvtui.joining import Joining
+from kvtui.literal import brief, one_line
+from kvtui.plausible import check
+from kvtui.source import Restored, SourceEndedError
+from kvtui.state import RunState
+from probes import snapshot, topics
+from probes.connection import Standing
+from probes.subscriber import Message, Subscriber
+
+MOST_RUNS = 100
+
+
+@dataclass(frozen=True)
+class Run:
+    """`state` is "live", "ended" or "gone"; `name` tells a person which one it is."""
+
+    id: str
+    state: str
+    name: str
+    model: str
+    since: str
+
+
+class WatchSource:
+    """One run at a time, the first that is there until `choose` says another. A run that has ended or is gone stays as
+    it was seen last; one that was gone before anybody looked gives way to a live one, and with `live_only` is not shown
+    unless it is chosen. Commands are not obeyed. `runs`, `watched`, `standing` and `refused` may be read in any
+    thread."""
+
+    def __init__(self, subscriber: Subscriber, *, live_only: bool = False) -> None:
+        self._subscriber = subscriber
+        self._live_only = live_only
+        self._wanted: str | None = None
+        self._left_over = False  # what is watched was gone before, and nobody chose it
+        self._joining = Joining()
+        self._connections = 0
+        self._closed = False
+        self.runs: tuple[Run, ...] = ()
+        self.watched: str | None = None
+        self.refused = 0  # messages that were not of this language
+
+    @property
+    def standing(self) -> Standing:
+        return self._subscriber.standing
+
+    @property
+    def run(self) -> Run | None:
+        """The one that is watched."""
+        return next((run for run in self.runs if run.id == self.watched), None)
+
+    def choose(self, run: str) -> None:
+        self._wanted, self._left_over = run, False
+
+    def start(self) -> None:
+        self._closed = False
+        self._subscriber.start()
+
+    def send(self, command: commands.Command) -> None:
+        pass
+
+    def close(self) -> None:
+        self._closed = True
+        self._subscriber.close()
+
+    def receive(self, timeout_s: float) -> Sequence[events.AnyEvent | Restored]:
+        """Raises SourceEndedError when the broker will not have us."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            batch = self._switched()
+            messages = [] if batch else self._subscriber.take(min(0.1, timeout_s))
+            if self._connections != self._subscriber.connections:
+                self._connections = self._subscriber.connections
+                self._joining.missed()
+            for message in messages:
+                batch += self._heard(message)
+            self._subscriber.want_snapshot(self._joining.wants_snapshot)
+            if self._closed:
+                raise SourceEndedError("")
+            if not batch and self.standing.state == "off":
+                raise SourceEndedError(f"the broker {self._subscriber.broker.place}: {self.standing.detail}")
+            if batch or time.monotonic() >= deadline_s:
+                return batch
+
+    def _switched(self) -> list[events.AnyEvent | Restored]:
+        """An empty screen for a run that was just chosen; what it is comes from its snapshot."""
+        wanted, self._wanted = self._wanted, None
+        if wanted is None or wanted == self.watched:
+            return []
+        self.watched, self._joining = wanted, Joining()
+        self._subscriber.watch(wanted)
+        return [Restored(RunState())]
+
+    def _heard(self, message: Message) -> list[events.AnyEvent | Restored]:
+        try:
+            if message.kind == topics.PRESENCE:
+                return self._seen(message)
+            if message.run != self.watched:
+                return []
+            if message.kind == topics.SNAPSHOT:
+                return self._snapshot(message)
+            event = topics.unpack(message.payload)
+            check(event)
+            return [*self._joining.event(event)]
+        except ValueError:
+            self.refused += 1
+            return []
+
+    def _snapshot(self, message: Message) -> list[events.AnyEvent | Restored]:
+        if not message.payload:  # taken back: the run has ended
+            return []
+        unpacked = snapshot.unpack(message.payload)
+        for event in unpacked.said:
+            check(event)
+        return self._joining.snapshot(unpacked, retained=message.retained)
+
+    def _seen(self, message: Message) -> list[events.AnyEvent | Restored]:
+        """Raises ValueError."""
+        before = next((run for run in self.runs if run.id == message.run), None)
+        if not message.payload:  # taken back: whoever it was about said before how it ended
+            self.runs = tuple(run for run in self.runs if run.id in (self.watched, self._wanted) or run != before)
+            return []
+        presence = topics.unpack_presence(message.payload)
+        if presence.run != message.run:
+            raise ValueError("a presence under another run's topic")
+        now = Run(
+            id=presence.run,
+            state=presence.state,
+            name=one_line(f"{presence.host or 'somewhere'}:{presence.run[:4]}"),
+            model=one_line(presence.model) or (before.model if before else ""),
+            since=one_line(presence.since),
+        )
+        if before is not None:
+            self.runs = tuple(now if run.id == now.id else run for run in self.runs)
+        elif len(self.runs) < MOST_RUNS:
+            self.runs = (*self.runs, now)
+        live, nothing = now.state == "live", self.watched is None and self._wanted is None
+        if (live and (nothing or self._left_over)) or (nothing and not self._live_only):
+            self.choose(now.id)
+            self._left_over = not live
+        if now.id == self.watched and (before is None or before.state != now.state):
+            return [_told(now)] if now.state != "live" or before is not None else []
+        return []
+
+
+def _told(run: Run) -> events.Notice:
+    what = {
+        "live": "is back",
+        "ended": "has ended; what is shown was its last state",
+        "gone": "is gone: its connection broke off; what is shown was its last state",
+    }
+    return events.Notice(
+        level="warning" if run.state == "gone" else "info", text=brief(f"{run.name} {what[run.state]}")
+    )
