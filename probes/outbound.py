@@ -20,6 +20,7 @@ _PICTURES = (
     events.Heads,
     events.Memory,
     events.Transfer,
+    events.ServerLoad,
     events.Sample,
 )
 

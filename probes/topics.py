@@ -77,7 +77,7 @@ def parts(prefix: str, name: str) -> tuple[str, str, str] | None:
 def pack(message: events.AnyEvent | Presence, *, json: bool) -> bytes:
     if not json:
         return _packer.encode(message)
-    if isinstance(message, events.Token) and message.logprob < LEAST_LOGPROB:
+    if isinstance(message, events.Token) and (message.logprob or 0.0) < LEAST_LOGPROB:
         message = msgspec.structs.replace(message, logprob=LEAST_LOGPROB)
     return msgspec.json.encode(message)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from engines import events
 from kvtui.state import RunState
+from probes import topics
 from probes.outbound import Outbound, is_picture
 from probes.spool import Spool
 from tests.synthetic import Race, whole_race
@@ -108,6 +110,16 @@ def test_every_kind_of_event_is_one_or_the_other() -> None:
     never_lost = {"RunStarted", "Submitted", "Token", "TooLong", "Decision", "Outcome", "Status", "Notice"}
     for event in whole_race(prompt_tokens=40, new_tokens=5):
         assert is_picture(event) == (type(event).__name__ not in never_lost)
+    assert is_picture(events.ServerLoad(engine="vllm-server"))
+
+
+@pytest.mark.parametrize("logprob", [None, -0.5, float("-inf")])
+@pytest.mark.parametrize("json", [False, True])
+def test_a_token_is_sent_whatever_is_known_of_it(logprob: float | None, json: bool) -> None:
+    """A server may tell no probability, and JSON knows no infinity."""
+    said = events.Token(engine="vllm-server", request=0, index=0, token_id=-1, text="so", logprob=logprob)
+    heard = topics.unpack(topics.pack(said, json=json))
+    assert heard == (said if not json or logprob != float("-inf") else replace(said, logprob=topics.LEAST_LOGPROB))
 
 
 def test_the_spool_keeps_order_through_its_file_and_uses_it_again() -> None:
