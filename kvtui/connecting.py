@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engines.commands import WorkerConfig
 from kvtui.client import WorkerClient
+from kvtui.instruments import Instruments
 from kvtui.source import Source
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ Connect = Callable[[WorkerConfig], Source]
 def connecting(trace: TraceWriter | None = None) -> Connect:
     """What makes the source of a race, for the first one and for each that comes after it."""
     if trace is None:
-        return lambda config: WorkerClient(config)
+        return lambda config: Instruments(WorkerClient(config))
     from kvtui.trace import TracingSource
 
-    return lambda config: TracingSource(WorkerClient(config), trace)
+    return lambda config: TracingSource(Instruments(WorkerClient(config)), trace)
