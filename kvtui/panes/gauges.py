@@ -61,7 +61,7 @@ class Gauges(Lines):
         device, host = self._device(machine, machine.latest), self._host(machine, machine.latest)
         if width < SIDE_BY_SIDE_FROM:
             return [title, *_drawn([*device, *host], width, height - 1)]
-        half = (width - 2) // 2
+        half, device = (width - 2) // 2, [*device, *self._each_link(machine)]
         left, right = _drawn(device, half, height - 1), _drawn(host, width - 2 - half, height - 1)
         blank = [(" " * half, palette.style())]
         lines = []
@@ -127,10 +127,24 @@ class Gauges(Lines):
             if bus is not None and measured:
                 facts.append(f"{_signed(bus - sum(measured))} beyond the engines")
             elif bus is not None and rates:
-                facts.append("modelled traffic is not on it")
+                facts.append("modelled traffic apart")
             gauges.append(Gauge(f"{kind} {label}", facts, on_bus, scale))
         if links:
             gauges.append(Gauge(f"engines {label}", [whole, *(each if len(rates) > 1 else [])], engines, scale))
+        return gauges
+
+    def _each_link(self, machine: Machine) -> list[Gauge]:
+        """One engine after the other, of those that have moved anything."""
+        gauges = []
+        for label, _, told in _DIRECTIONS:
+            parts = {id: self._of(link.history, told) for id, link in machine.links.items() if link.history.version}
+            scale = figures.ceiling(max((top for part in parts.values() for top in _tops(part)), default=0.0))
+            for id, part in parts.items():
+                if max(_tops(part), default=0.0) > 0:
+                    now = getattr(machine.links[id], told)
+                    facts = [f"{figures.rate(now)}{'' if machine.links[id].measured else ' modelled'}"]
+                    name = f"{one_line(name_of(id))} {spelling.arrows(label)}"
+                    gauges.append(Gauge(name, facts, part, scale, palette.engine_color(id)))
         return gauges
 
     def _host(self, machine: Machine, sample: Sample) -> list[Gauge]:

@@ -12,7 +12,7 @@ from kvtui.panes.lines import Lines, Piece, pieces_len
 from kvtui.state import RunState
 
 GAP = "  "
-Fact = tuple[int, list[Piece]]  # how long it stays where room gets scarce, and what it says
+Fact = tuple[int, list[list[Piece]]]  # the greater, the sooner it gets room; what it says, in more words and in fewer
 
 
 class MachineLine(Lines):
@@ -35,11 +35,16 @@ class MachineLine(Lines):
         if sample is None:
             return []
         facts = [*_gpu_facts(sample), *_host_facts(sample)]
-        while len(facts) > 1 and _width(facts) > width:
-            facts.remove(min(facts, key=lambda fact: fact[0]))
+        said: dict[int, list[Piece]] = {}  # by place in the line
+        room = width - 2 + len(GAP)
+        for at in sorted(range(len(facts)), key=lambda at: -facts[at][0]):
+            fits = (words for words in facts[at][1] if pieces_len(words) + len(GAP) <= room)
+            if (words := next(fits, None)) is not None:
+                said[at] = words
+                room -= pieces_len(words) + len(GAP)
         line: list[Piece] = [(" ", palette.style())]
-        for number, (_, pieces) in enumerate(facts):
-            line += [(GAP, palette.style()), *pieces] if number else pieces
+        for number, at in enumerate(sorted(said)):
+            line += [(GAP, palette.style()), *said[at]] if number else said[at]
         return [line]
 
 
@@ -74,27 +79,26 @@ def rate(bytes_per_s: float | None) -> str:
     return "n/a" if bytes_per_s is None else figures.rate(bytes_per_s)
 
 
-def _width(facts: list[Fact]) -> int:
-    return 2 + sum(pieces_len(pieces) for _, pieces in facts) + len(GAP) * (len(facts) - 1)
-
-
 def _gpu_facts(sample: Sample) -> list[Fact]:
     bad = palette.style(palette.now.error, bold=True)
-    facts: list[Fact] = [(100, [(f"✖ {lost(sample)}", bad)])] if lost(sample) else []
+    worded = [f"✖ {lost(sample)}", "✖ GPU driver lost, looking again", "✖ GPU lost"]
+    facts: list[Fact] = [(100, [[(words, bad)] for words in worded])] if lost(sample) else []
     gpu = together(sample.gpus)
     if gpu is None:
         return facts
     count = sum(gpu.slice_of is None for gpu in sample.gpus)
     watts = "n/a" if gpu.power_w is None else f"{gpu.power_w:.0f}"
     heat = "n/a" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f}"
-    up, down = rate(gpu.pcie_rx_bytes_per_s), rate(gpu.pcie_tx_bytes_per_s)
+    up_bytes, down_bytes = gpu.pcie_rx_bytes_per_s, gpu.pcie_tx_bytes_per_s
+    up, down = rate(up_bytes), rate(down_bytes)
+    terse = f"↑{_gb(up_bytes)} ↓{_gb(down_bytes)} GB/s"
     return [
         *facts,
         (90, _fact(f"{count} GPUs" if count > 1 else "GPU", f"{percent(gpu.busy_percent):>5}")),
         (80, _fact("", f"{held(gpu.used_bytes, gpu.total_bytes):>12}")),
         (20, _fact("", f"{watts:>3} W")),
         (10, _fact("", f"{heat:>2} °C")),
-        (60, _fact(pcie(gpu), f"↑ {up:>9} ↓ {down:>9}")),
+        (60, [*_fact(pcie(gpu), f"↑ {up:>9} ↓ {down:>9}"), *_fact("PCIe", terse)]),
     ]
 
 
@@ -118,10 +122,14 @@ def _host_facts(sample: Sample) -> list[Fact]:
     return facts
 
 
+def _gb(size_bytes: int | None) -> str:
+    return " n/a" if size_bytes is None else f"{size_bytes / 1e9:4.1f}"
+
+
 def _size(size_bytes: int) -> str:
     return f"{figures.size(size_bytes):>7}"
 
 
-def _fact(label: str, value: str) -> list[Piece]:
+def _fact(label: str, value: str) -> list[list[Piece]]:
     dim, plain = palette.style(palette.now.dim), palette.style(palette.now.foreground)
-    return [(f"{label} ", dim), (value, plain)] if label else [(value, plain)]
+    return [[(f"{label} ", dim), (value, plain)] if label else [(value, plain)]]
