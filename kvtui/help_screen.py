@@ -95,7 +95,7 @@ NOTES = (
     ("rank", "“rank 1 of 256 bins”: of all such stretches of the context, this one received the most attention"),
     ("modelled", "says so, wherever it stands; a CPU stand-in is this machine's processor playing the GPU"),
     ("machine", "all programs on it; CPU is percent of one core; n/a: the device does not tell"),
-    ("beyond", "“+0.3 GB/s beyond the engines”: on PCIe, and not counted by them; a modelled link's bytes are on none"),
+    ("beyond", "“+0.3 GB/s beyond engines”: on PCIe, and not counted by them; a modelled link's bytes are on none"),
     ("d  c  g", "there, ? tells of more keys"),
 )
 

@@ -38,9 +38,7 @@ class History:
         sample holds until the next one, for HOLD times their usual distance at most; None where nothing was told."""
         width_s = (end_s - start_s) / count
         column = self.names.index(name)
-        level = next((lv for lv in self._levels if lv.begin_s <= start_s), None)
-        if level is None:  # it all began later: the level that remembers the most, at the finest
-            level = min(self._levels, key=lambda lv: (lv.begin_s, lv.width_s))
+        level = next((level for level in self._levels if level.whole or level.begin_s <= start_s), self._levels[-1])
         return level.buckets(column, start_s, width_s, count)
 
     def mean(self, name: str, start_s: float, end_s: float) -> float | None:
@@ -58,6 +56,7 @@ class _Level:
         self._high = [array("f") for _ in range(columns)] if width_s else self._low
         self._mean = [array("f") for _ in range(columns)] if width_s else self._low
         self._counts = [0] * columns  # of the last row
+        self.whole = True  # nothing was forgotten yet
 
     @property
     def begin_s(self) -> float:
@@ -94,7 +93,7 @@ class _Level:
         return [self._low[column], self._mean[column], self._high[column]] if self.width_s else [self._low[column]]
 
     def _shrink(self) -> None:
-        gone = len(self._times) - self._most
+        self.whole, gone = False, len(self._times) - self._most
         del self._times[:gone]
         for column in range(len(self._low)):
             for part in self._parts(column):

@@ -240,3 +240,14 @@ def test_latest_gpu_figures_go_into_every_sample() -> None:
     assert host.reached.wait(15)
     sampler.stop()
     assert [gpu.index for gpu in sampler.taken()[-1][1].gpus] == [0, 1]
+
+
+def test_what_is_young_is_told_in_full() -> None:
+    """Coarser rows begin a little before the first sample; that does not make them the better ones."""
+    history = History(["a"])
+    for quarter in range(80):
+        if not 40 <= quarter < 50:
+            history.add(0.01 + quarter / 4, [1.0])
+    gone = [number for number, b in enumerate(history.buckets("a", -10.0, 20.01, 120)) if b is None]
+    assert gone[:40] == list(range(40))
+    assert len(gone) - 40 >= 5

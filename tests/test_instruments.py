@@ -280,9 +280,7 @@ async def test_driver_lost_and_found_again_on_the_screen() -> None:
         await shows(pilot, "2 GPUs  62 %")
 
 
-@pytest.mark.parametrize(
-    ("measured", "said"), [(True, "+11.1 GB/s beyond the engines"), (False, "modelled traffic apart")]
-)
+@pytest.mark.parametrize(("measured", "said"), [(True, "+11.1 GB/s beyond engines"), (False, "modelled traffic apart")])
 async def test_modelled_traffic_is_never_taken_from_what_is_measured(measured: bool, said: str) -> None:
     told: list[events.AnyEvent] = [started()]
     for step in range(1, 21):
@@ -305,4 +303,4 @@ async def test_recordings_that_come_along_show_the_machine_too() -> None:
         assert "worker" in screen_text(app)
         await pilot.press("g")
         await shows(pilot, "worker's memory")
-        await shows(pilot, "InfiniGen host → device")
+        await shows(pilot, "InfiniGen to device")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.events import Gpu, Sample
-from kvtui import figures, palette, spelling
+from kvtui import figures, palette
 from kvtui.literal import one_line
 from kvtui.machine import Machine, Place, place, together
 from kvtui.names import name_of
@@ -20,8 +20,8 @@ from probes.history import Bucket, History
 SIDE_BY_SIDE_FROM = 100  # cells
 COMPARED_S = 2.0  # what is held against each other is averaged: the driver looks at 20 ms, engines tell in pieces
 _DIRECTIONS = (
-    ("host → device", "pcie_rx_bytes_per_s", "h2d_bytes_per_s"),
-    ("device → host", "pcie_tx_bytes_per_s", "d2h_bytes_per_s"),
+    ("to device", "pcie_rx_bytes_per_s", "h2d_bytes_per_s"),
+    ("to host", "pcie_tx_bytes_per_s", "d2h_bytes_per_s"),
 )
 Columns = Callable[[int], Sequence[Bucket | None]]  # so many of them
 
@@ -105,9 +105,8 @@ class Gauges(Lines):
     def _link(self, machine: Machine, gpu: Gpu | None, label: str, probed: str, told: str) -> list[Gauge]:
         """The bus as the driver sees it, the engines as they count, on one scale; and how they differ. What a modelled
         link moves is on no bus."""
-        now_s, label = machine.sampled_s, spelling.arrows(label)
         links = {id: link for id, link in machine.links.items() if link.history.version}
-        rates = {id: link.history.mean(told, now_s - COMPARED_S, now_s + 1e-6) or 0.0 for id, link in links.items()}
+        rates = {id: self._recently(link.history, told, machine) for id, link in links.items()}
         measured = [rates[id] for id, link in links.items() if link.measured]
         bus = self._mean(machine, probed)
         engines = self._of_engines([link.history for link in links.values()], told)
@@ -125,7 +124,7 @@ class Gauges(Lines):
             kind = pcie(gpu) if gpu is not None else "PCIe"
             facts = [rate(bus)]
             if bus is not None and measured:
-                facts.append(f"{_signed(bus - sum(measured))} beyond the engines")
+                facts.append(f"{_signed(bus - sum(measured))} beyond engines")
             elif bus is not None and rates:
                 facts.append("modelled traffic apart")
             gauges.append(Gauge(f"{kind} {label}", facts, on_bus, scale))
@@ -141,11 +140,14 @@ class Gauges(Lines):
             scale = figures.ceiling(max((top for part in parts.values() for top in _tops(part)), default=0.0))
             for id, part in parts.items():
                 if max(_tops(part), default=0.0) > 0:
-                    now = getattr(machine.links[id], told)
+                    now = self._recently(machine.links[id].history, told, machine)
                     facts = [f"{figures.rate(now)}{'' if machine.links[id].measured else ' modelled'}"]
-                    name = f"{one_line(name_of(id))} {spelling.arrows(label)}"
+                    name = f"{one_line(name_of(id))} {label}"
                     gauges.append(Gauge(name, facts, part, scale, palette.engine_color(id)))
         return gauges
+
+    def _recently(self, history: History, name: str, machine: Machine) -> float:
+        return history.mean(name, machine.sampled_s - COMPARED_S, machine.sampled_s + 1e-6) or 0.0
 
     def _host(self, machine: Machine, sample: Sample) -> list[Gauge]:
         cores = figures.ceiling(max([100.0, *_tops(self._of(machine.host, "host_cpu_percent"))]))
