@@ -25,6 +25,9 @@ class History:
         self.end_s = -math.inf
         self._levels = [_Level(len(self.names), width_s, rows) for width_s, rows in levels]
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, History) and (self.names, self._levels) == (other.names, other._levels)
+
     def add(self, at_s: float, values: Sequence[float | None]) -> None:
         """Times that go back are taken for the latest one."""
         self.version += 1
@@ -57,6 +60,14 @@ class _Level:
         self._mean = [array("f") for _ in range(columns)] if width_s else self._low
         self._counts = [0] * columns  # of the last row
         self.whole = True  # nothing was forgotten yet
+
+    def __eq__(self, other: object) -> bool:
+        """By bytes: what was not told is no number, and such are never equal."""
+        return isinstance(other, _Level) and self._bytes() == other._bytes()
+
+    def _bytes(self) -> list[bytes]:
+        parts = [part for column in range(len(self._low)) for part in self._parts(column)]
+        return [self._times.tobytes(), *(part.tobytes() for part in parts)]
 
     @property
     def begin_s(self) -> float:

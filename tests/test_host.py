@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -251,3 +252,12 @@ def test_what_is_young_is_told_in_full() -> None:
     gone = [number for number, b in enumerate(history.buckets("a", -10.0, 20.01, 120)) if b is None]
     assert gone[:40] == list(range(40))
     assert len(gone) - 40 >= 5
+
+
+def test_equal_histories_were_told_the_same() -> None:
+    one, other = History(["a", "b"]), History(["a", "b"])
+    for history in (one, other):
+        history.add(1.0, [1.0, None])
+    assert pickle.loads(pickle.dumps(one)) == one == other
+    other.add(2.0, [None, 2.0])
+    assert one != other
