@@ -253,12 +253,14 @@ class Outcome(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU (or MIG slice) as its driver describes it, all processes together. None: the device does not tell.
+    `slice_of` is the GPU that a slice is on; its `index` counts those slices.
     `pcie_rx_bytes_per_s` is what it received over the driver's last window of about 20 ms, `nvlink_*` all its links
     together."""
 
     index: int
     name: str = ""
     mig: bool = False
+    slice_of: int | None = None
     used_bytes: int | None = None
     total_bytes: int | None = None
     busy_percent: float | None = None
@@ -294,8 +296,6 @@ class Sample(Event, frozen=True, kw_only=True, omit_defaults=True):
     pinned_bytes: int | None = None
     gpus: list[Gpu] = []
     driver: str = ""
-    gpu_used_bytes: int | None = None
-    gpu_total_bytes: int | None = None
 
 
 class Status(Event, frozen=True, kw_only=True, omit_defaults=True):

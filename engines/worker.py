@@ -22,7 +22,6 @@ from engines.commands import AnyCommand, Shutdown, WorkerConfig, decode, decode_
 from engines.errors import KvtuiError
 
 _NICENESS = 5  # the screen shares these cores, and a person notices its delays first
-_SAMPLE_INTERVAL_S = 1.0
 _GRACE_S = 2.0
 # Turns that an OpenMP thread spins at a barrier before it sleeps. With libgomp's default of milliseconds, a thread that
 # the screen's process has pushed aside makes the others burn the very core it waits for: measured ten times slower on
@@ -103,11 +102,8 @@ class Worker:
         self._load_stage("building the engines")
         race.start()
         gc.enable()
-        sampler = _Sampler(model.device.type)
         while True:
             busy = race.advance()
-            if sampler.due():
-                self._batch.append(sampler.sample())
             self._flush()
             while (command := self._next_command(wait=not busy)) is not None:
                 busy = True
@@ -127,7 +123,7 @@ class Worker:
 
     def _next_command(self, *, wait: bool) -> AnyCommand | None:
         try:
-            return self._commands.get(block=wait, timeout=_SAMPLE_INTERVAL_S if wait else None)
+            return self._commands.get(block=wait)
         except queue.Empty:
             return None
 
@@ -140,39 +136,6 @@ class Worker:
         if self._batch:
             frames.write_frame(self._out, events.encode(self._batch))
             self._batch.clear()
-
-
-class _Sampler:
-    """What the machine looks like, once a second; psutil answers at once and needs no thread."""
-
-    def __init__(self, device_type: str) -> None:
-        import psutil
-
-        self._memory = psutil.virtual_memory
-        self._process = psutil.Process()
-        self._process.cpu_percent()  # the first call only sets the mark that the next one measures from
-        self._cuda = device_type == "cuda"
-        self._next = time.monotonic()
-
-    def due(self) -> bool:
-        return time.monotonic() >= self._next
-
-    def sample(self) -> events.Sample:
-        self._next = time.monotonic() + _SAMPLE_INTERVAL_S
-        host = self._memory()
-        free = total = None
-        if self._cuda:
-            import torch
-
-            free, total = torch.cuda.mem_get_info()
-        return events.Sample(
-            worker_rss_bytes=self._process.memory_info().rss,
-            worker_cpu_percent=self._process.cpu_percent(),
-            host_used_bytes=host.total - host.available,
-            host_total_bytes=host.total,
-            gpu_used_bytes=None if total is None or free is None else total - free,
-            gpu_total_bytes=total,
-        )
 
 
 def _claim_stdout() -> BinaryIO:

@@ -70,6 +70,7 @@ TYPED_ACTIONS = {
     "improve",
     "theme",
     "document",
+    "machine",
     "present",
 }
 SEVERITIES: dict[str, SeverityLevel] = {"info": "information", "warning": "warning", "error": "error"}
@@ -97,6 +98,7 @@ class KvtuiApp(Ending):
         Binding("t", "theme", "Light", show=False),
         Binding("d", "document", "Document"),
         Binding("c", "cache", "Cache"),
+        Binding("g", "machine", "Machine"),
         Binding("i,slash", "screen.ask", "Ask"),
         Binding("ctrl+o", "open", "Open a file", show=False),
         Binding("ctrl+n", "new_conversation", "New conversation", show=False),
@@ -195,7 +197,7 @@ class KvtuiApp(Ending):
     @work(thread=True, group="prepare", exit_on_error=False)
     def prepare(self) -> None:
         """Imports what the first figures do not need and a later key would wait for: numpy, the other screens."""
-        for module in ("panes.raster", "document_screen", "cache_screen"):
+        for module in ("panes.raster", "document_screen", "cache_screen", "machine_screen"):
             importlib.import_module(f"kvtui.{module}")
 
     @work(thread=True, exclusive=True, group="source", exit_on_error=False)
@@ -228,7 +230,10 @@ class KvtuiApp(Ending):
                     self._forget_pictures()
                 else:
                     self._apply(event)
-            await self.refresh_race()
+            if all(isinstance(event, events.Sample) for event in message.batch):
+                self._show_machine()
+            else:
+                await self.refresh_race()
         finally:
             self._shown.set()
 
@@ -248,6 +253,11 @@ class KvtuiApp(Ending):
             self.next_run.begun(self.state)
         elif isinstance(event, events.Notice):
             self.notify(brief(event.text), severity=SEVERITIES.get(event.level, "information"), markup=False)
+
+    def _show_machine(self) -> None:
+        """Of what is idle only this changes, four times a second."""
+        if self.screen_stack and (show := getattr(self.screen, "show_machine", None)) is not None:
+            show(self.state)
 
     async def refresh_race(self) -> None:
         """Shows the state as it is now, on the race's screen or on the one over it that shows it, too."""
@@ -450,6 +460,12 @@ class KvtuiApp(Ending):
 
         if not is_open(self, CacheScreen):
             self._cover(CacheScreen(self.state, self.catalogue, self.source.send, place, self.RECORDED))
+
+    def action_machine(self) -> None:
+        from kvtui.machine_screen import MachineScreen
+
+        if not is_open(self, MachineScreen):
+            self._cover(MachineScreen(self.state))
 
     def _cover(self, screen: Captioned[None]) -> None:
         """The race, which goes on beneath."""

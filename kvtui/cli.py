@@ -339,6 +339,17 @@ def models(as_json: bool, fetch: str | None) -> int:
     return catalogue.fetch(fetch) if fetch is not None else catalogue.show(as_json=as_json)
 
 
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> int:
+    """Tell what is here (device, driver, torch, link, terminal, models), what it means, and what to do about it.
+
+    Exit code: 0 when kvtui can run here, 1 when something is broken that it needs."""
+    from kvtui import doctor
+
+    return doctor.run(as_json=as_json)
+
+
 def _show(app: KvtuiApp, record: Path | None, record_fps: float | None, publisher: Publisher | None = None) -> int:
     """The app on the terminal, recorded if so wished, until it ends. Returns its exit code."""
     from kvtui import looks

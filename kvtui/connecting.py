@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engines.commands import WorkerConfig
 from kvtui.client import WorkerClient
+from kvtui.instruments import Instruments
 from kvtui.source import Source
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def connecting(trace: TraceWriter | None = None, publisher: Publisher | None = N
     """What makes the source of a race, for the first one and for each that comes after it."""
 
     def connect(config: WorkerConfig) -> Source:
-        source: Source = WorkerClient(config)
+        source: Source = Instruments(WorkerClient(config))
         if trace is not None:
             from kvtui.trace import TracingSource
 

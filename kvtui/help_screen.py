@@ -31,6 +31,7 @@ KEYS = (
     ("h", "larger cache pictures, and back"),
     ("d", "the document's words as each engine has them, fading where it has let them go"),
     ("c", "the cache on the whole screen, and what is known of each token; a click on a picture does it too"),
+    ("g", "the machine over time: GPU, PCIe and the engines' own traffic, CPU, memory, page faults"),
     ("p", "presenter mode: large, with captions, and back"),
     ("t", "the other of a dark and a light screen"),
     ("i  /", "to the input line; Esc leaves it"),
@@ -81,6 +82,11 @@ CACHE_KEYS = (
     ("tab  a", "the next engine alone; a all of them"),
     ("esc  c", "back to the race"),
 )
+MACHINE_KEYS = (
+    ("+  −", "a shorter and a longer time"),
+    ("tab", "of several GPUs and their slices the next one; shift+tab the one before"),
+    ("esc  g", "back to the race"),
+)
 NEEDS_A_WORKER = {".", "space", "r", "+  −", "a f k v", "1 2 3 …", "i  /", "ctrl+o", "ctrl+n", "x", "w"}
 NOTES = (
     ("clock", "each engine has its own: only its steps and transfers count, so that sharing a machine is fair"),
@@ -92,7 +98,9 @@ NOTES = (
     ("attention", "“18 % of attention on 4 tokens”: what these four next to each other received of their layer's"),
     ("rank", "“rank 1 of 256 bins”: of all such stretches of the context, this one received the most attention"),
     ("modelled", "says so, wherever it stands; a CPU stand-in is this machine's processor playing the GPU"),
-    ("d  c", "there, ? tells of more keys"),
+    ("machine", "all programs on it; CPU is percent of one core; n/a: the device does not tell"),
+    ("beyond", "“+0.3 GB/s beyond engines”: on PCIe, and not counted by them; a modelled link's bytes are on none"),
+    ("d  c  g", "there, ? tells of more keys"),
 )
 
 

@@ -34,6 +34,7 @@ def menu(app: KvtuiApp) -> Iterator[SystemCommand]:
     yield SystemCommand("Light or dark", "The other of the two (t)", app.action_theme)
     yield SystemCommand("Document", "Its words, fading where an engine has let them go (d)", app.action_document)
     yield SystemCommand("Cache on the whole screen", "Zoom, heads, what is known of a token (c)", app.action_cache)
+    yield SystemCommand("Machine", "GPU, link, CPU and memory over time (g)", app.action_machine)
     yield SystemCommand("Ask", "To the input line (i)", app.race.action_ask)
     yield SystemCommand("Open a file", "The document that the next question is about (ctrl+o)", app.action_open)
     yield SystemCommand("New conversation", "For the next question (ctrl+n)", app.action_new_conversation)

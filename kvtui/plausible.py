@@ -17,6 +17,7 @@ MOST = 1 << 28  # tokens, heads, prompts
 CELLS = 1 << 28  # as many as `events.inflate` gives back
 LAYERS = 1 << 12
 ENGINES = 32
+GPUS = 1024
 ROUNDING = 1e-3  # of a difference of two clocks that should be 0
 _ENGINE = re.compile(r"[A-Za-z0-9_+.-]{0,32}")
 _RATES = ("bytes_per_s", "decode_tok_s")
@@ -45,6 +46,8 @@ def _check(name: str, value: Any) -> None:
     if isinstance(value, float):
         if name == "logprob":  # of a token that had no chance, minus infinity
             _demand(not math.isnan(value) and value < MOST, name)
+        elif name == "temperature_c":
+            _demand(-274 < value < MOST, name)
         else:
             _demand(
                 -ROUNDING <= value < (LONGEST_S if name.endswith("_s") and name not in _RATES else LARGEST_BYTES), name
@@ -52,7 +55,8 @@ def _check(name: str, value: Any) -> None:
     elif isinstance(value, bool):
         return
     elif isinstance(value, int):
-        _demand(-1 <= value < (LARGEST_BYTES if "bytes" in name else 1 << 31 if name == "token_id" else MOST), name)
+        large = "bytes" in name or name.endswith("_hz")
+        _demand(-1 <= value < (LARGEST_BYTES if large else 1 << 31 if name == "token_id" else MOST), name)
         _demand(value >= 0 or name in ("request", "token_id"), name)
     elif name in ("engine", "id"):
         _demand(_ENGINE.fullmatch(value) is not None, name)
@@ -61,6 +65,10 @@ def _check(name: str, value: Any) -> None:
     elif name == "engines":
         for info in value:
             _check("id", info.id)
+    elif name == "gpus":
+        _demand(len(value) <= GPUS, name)
+        for gpu in value:
+            _check_struct(gpu)
     elif isinstance(value, msgspec.Struct):
         _check_struct(value)
     elif isinstance(value, dict):  # bytes by kind

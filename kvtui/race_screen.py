@@ -22,6 +22,7 @@ from kvtui.panes.composer import AskInput, Composer
 from kvtui.panes.header import Header
 from kvtui.panes.key_footer import KeyFooter
 from kvtui.panes.legend import Legend
+from kvtui.panes.machine_line import MachineLine
 from kvtui.panes.prompts import Prompts
 from kvtui.panes.splash import Splash
 from kvtui.panes.verdict import Verdict
@@ -63,10 +64,11 @@ class RaceScreen(Captioned[None]):
         self.jumped = False  # the next state does not follow from the last: figures have to jump at once, too
         self.header, self._splash = Header(config), Splash(config.model, config.engines)
         self._prompts, self._verdict = Prompts([prompt.title for prompt in config.prompts]), Verdict()
-        self._legend, self.composer = Legend(), Composer()
+        self._legend, self._machine, self.composer = Legend(), MachineLine(), Composer()
 
     def compose(self) -> ComposeResult:
         yield self.header
+        yield self._machine
         yield Static("", id="banner", markup=False)
         yield self._prompts
         yield self._splash
@@ -92,6 +94,7 @@ class RaceScreen(Captioned[None]):
         self.composer.invite(invitation, state.started.context_limit if state.started else None)
         self.header.show(state, budget=budget, changes=changes, ended=ended)
         self._prompts.show(state)
+        self.show_machine(state)
         if state.started is None:
             if self._columns:  # a recording was taken back to before its engines were ready
                 await self.start_over()
@@ -109,6 +112,10 @@ class RaceScreen(Captioned[None]):
             self._show_figures()
         else:
             self._show_some_figures()
+
+    def show_machine(self, state: RunState) -> None:
+        """After samples of the hardware, which come in idle hours, too."""
+        self._machine.show(state)
 
     def _show_some_figures(self) -> None:
         """Figures of one column a frame, in turn: nobody reads them faster, all at once would hold up keys three times

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engines import events
 from kvtui.history import History
+from kvtui.machine import Machine
 from kvtui.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class RunState:
     prompts_total: int = 0
     titles: list[str] = field(default_factory=list)  # of the whole stream, where the worker has told
     engines: dict[str, EngineState] = field(default_factory=dict)
-    sample: events.Sample | None = None
+    machine: Machine = field(default_factory=Machine)
     notices: list[events.Notice] = field(default_factory=list)
     wall_s: float = 0.0
 
@@ -207,6 +208,7 @@ class RunState:
             self.run = event.run
             self._forget()
         self.wall_s = max(self.wall_s, event.wall_s)
+        self.machine.hear(event)
         if event.engine:
             engine = self.engine_for(event)
             engine.clock_s = max(engine.clock_s, event.clock_s)
@@ -332,6 +334,7 @@ class RunState:
     def _on_transfer(self, event: events.Transfer) -> None:
         engine = self.engine_for(event)
         engine.transfer = event
+        self.machine.add_transfer(event)
         if engine.current is not None and engine.current.tokens:
             engine.current.traffic.add(event)
         history = engine.transfer_history
@@ -359,7 +362,7 @@ class RunState:
             request.prompt_tokens = event.prompt_tokens
 
     def _on_sample(self, event: events.Sample) -> None:
-        self.sample = event
+        self.machine.add_sample(event)
 
     def _on_status(self, event: events.Status) -> None:
         if not event.engine:

@@ -71,8 +71,6 @@ def test_a_race_from_loading_to_idle(start):
     )
     text = "".join(e.text for e in found if isinstance(e, events.Token) and e.engine == "h2o")
     assert text == "I am h2o."
-    sample = next(e for e in found if isinstance(e, events.Sample))
-    assert sample.worker_rss_bytes > 1 << 20
     assert psutil.Process(child.process.pid).nice() > psutil.Process().nice() or psutil.Process().nice() >= 19
 
 

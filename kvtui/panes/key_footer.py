@@ -11,6 +11,7 @@ from textual.widgets._footer import FooterKey
 
 ALWAYS = ("help", "quit")
 FIRST_TO_GO = (  # where there is too little room; what is not among them goes last
+    *("machine", "span", "next_gpu"),
     *("present", "heat", "budget", "step", "engine", "rerun", "move", "layer", "pan", "log", "rescued", "follow"),
     *("cache", "document", "mask", "mode", "evicted"),
 )
