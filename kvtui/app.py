@@ -30,6 +30,7 @@ from kvtui.ending import Ending
 from kvtui.help_screen import HelpScreen
 from kvtui.improvements import IMPROVEMENTS
 from kvtui.inspection import Place
+from kvtui.keys import LIVE
 from kvtui.leaving import on_signals
 from kvtui.literal import brief, one_line
 from kvtui.looks import Look
@@ -84,33 +85,7 @@ class KvtuiApp(Ending):
     RECORDED = False  # whether what is shown is over, and nobody can be asked for more
     AFTER_THE_END = "press w to start it again"  # what can be done when the source has ended
     CSS_PATH = Path(__file__).with_name("app.tcss")
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "pause", "Pause"),
-        Binding("full_stop", "step", "Step", key_display="."),
-        Binding("r", "rerun", "Rerun"),
-        Binding("plus,equals_sign", "budget(1)", "Budget", key_display="+ −"),
-        Binding("minus", "budget(-1)", "Budget down", show=False),
-        Binding("1", "engine(1)", "Engines", key_display="1-6"),
-        *(Binding(str(n), f"engine({n})", f"Engine {n}", show=False) for n in range(2, 10)),
-        Binding("enter,z", "screen.zoom", "Zoom", key_display="⏎"),
-        Binding("h", "screen.heat", "Heatmap"),
-        Binding("p", "present", "Present"),
-        Binding("t", "theme", "Light", show=False),
-        Binding("d", "document", "Document"),
-        Binding("c", "cache", "Cache"),
-        Binding("g", "machine", "Machine"),
-        Binding("i,slash", "screen.ask", "Ask"),
-        Binding("ctrl+o", "open", "Open a file", show=False),
-        Binding("ctrl+n", "new_conversation", "New conversation", show=False),
-        *(Binding(i.key, f"improve('{i.id}')", i.name, show=False) for i in IMPROVEMENTS),
-        Binding("x", "cancel", "Cancel", show=False),
-        Binding("w", "restart", "Restart worker", show=False),
-        Binding("s", "save_screen", "Save screen", show=False),
-        Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("q", "quit", "Quit"),
-        Binding("ctrl+q", "quit", "Quit", show=False, priority=True),
-        Binding("ctrl+z", "suspend_process", "Suspend", show=False, priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = LIVE
 
     def __init__(
         self,
@@ -337,6 +312,11 @@ class KvtuiApp(Ending):
         """A model that never came is a fault of input, here as without a screen."""
         if not self.leaving:
             self.exit(None, 2 if self.ended and self.state.started is None else 0)
+
+    def get_key_display(self, binding: Binding) -> str:
+        """One key an engine, as many as there are."""
+        engines = binding.action == "engine(1)"
+        return f"1-{len(self.catalogue)}" if engines else super().get_key_display(binding)
 
     def action_pause(self) -> None:
         self.source.send(commands.Resume() if self.state.status == "paused" else commands.Pause())

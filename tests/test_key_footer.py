@@ -111,3 +111,10 @@ async def test_keys_have_names_where_there_is_only_ascii(tmp_path: Path) -> None
         await shows(pilot, "up down scroll")
         await pilot.press("escape", "escape", "ctrl+o")
         await shows(pilot, "enter open")
+
+
+@pytest.mark.parametrize(("server", "keys"), [(None, "1-6 Engines"), ("http://host:8000", "1-7 Engines")])
+async def test_there_is_a_key_for_each_engine(server: str | None, keys: str) -> None:
+    app = KvtuiApp(commands.WorkerConfig(server=server), ScriptedSource(whole_race(prompt_tokens=96, new_tokens=9)))
+    async with app.run_test(size=(160, 30)) as pilot:
+        await until(pilot, lambda: keys in footer(pilot))
