@@ -209,7 +209,11 @@ class HostKv:
 
     def positions_at(self, layer: int, slots: Tensor) -> Tensor:
         """True positions int64 [G, m] of the entries at slots [G, m]."""
-        return self.positions[layer].gather(1, slots.cpu())
+        return self.positions[layer].gather(1, slots.cpu()) if self.capped else slots.cpu()
+
+    def positions_of(self, layer: int, heads: Tensor, slots: Tensor) -> Tensor:
+        """Of single entries, heads and slots int64 [k]. Where nothing is evicted, slot and position are one number."""
+        return self.positions[layer, heads, slots] if self.capped else slots
 
     def kept_positions(self, layer: int) -> Tensor:
         return self.positions[layer, :, : self.filled].sort(-1).values

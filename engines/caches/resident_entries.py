@@ -120,7 +120,7 @@ class ResidentEntries(HostEntries):
         self.fetched.pop(layer, None)
         if isinstance(fetch, Difference) and fetch.taken is not None:
             heads, slots = fetch.taken.heads, fetch.taken.slots
-            self.fetched[layer] = heads, self.host.positions[layer, heads, slots]
+            self.fetched[layer] = heads, self.host.positions_of(layer, heads, slots)
 
     def _missing(self, layer: int, slots: Tensor) -> Difference:
         """Of a selecting layer: what the last steps did not select."""
@@ -170,4 +170,4 @@ class ResidentEntries(HostEntries):
             heads, slots = self.working.resident(layer)
         else:
             heads, slots = self._heads, torch.arange(self.first.loaded)
-        return [(KvState.DEVICE, heads, self.host.positions[layer, heads, slots]), *super()._here(layer)]
+        return [(KvState.DEVICE, heads, self.host.positions_of(layer, heads, slots)), *super()._here(layer)]
