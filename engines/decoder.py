@@ -72,7 +72,7 @@ class Decoder:
     def forward(self, ids: Tensor, positions: Tensor, cache: Attend) -> Generator[int, None, Tensor]:
         """Runs the layers over ids and positions (int64 [T]); yields after each layer, so that a long prefill can be
         interrupted; returns the last layer's output [T, hidden]."""
-        shape = self.shape
+        shape, rows = self.shape, ids.shape[0]  # len() of a tensor asks torch more than it has to
         x = self.embedding[ids].to(self.compute_dtype)
         if self.positions is not None:
             x += self.positions[positions + 2].to(self.compute_dtype)  # OPT's table begins with two unused rows
@@ -80,14 +80,15 @@ class Decoder:
             cos, sin = self.cos[positions], self.sin[positions]
         for index, layer in enumerate(self.layers):
             qkv = self._attention_input(layer, x)
-            q, k, v = qkv.view(len(x), -1, shape.head_dim).split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+            heads = qkv.view(rows, -1, shape.head_dim)
+            q, k, v = heads.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
             if layer.q_norm is not None and layer.k_norm is not None:
                 q = kernels.rms_norm(q, layer.q_norm, shape.norm_eps)
                 k = kernels.rms_norm(k, layer.k_norm, shape.norm_eps)
                 kernels.rope(q, cos, sin)
                 kernels.rope(k, cos, sin)
             elif self.positions is None:
-                kernels.rope(qkv.view(len(x), -1, shape.head_dim)[:, : shape.heads + shape.kv_heads], cos, sin)
+                kernels.rope(heads[:, : shape.heads + shape.kv_heads], cos, sin)
             attended = cache.attend(index, q, k, v, x)
             kernels.add_linear(x, attended, layer.out, layer.out_bias)
             if self.positions is None and layer.up_bias is None:
@@ -104,9 +105,9 @@ class Decoder:
         bias = weights.qkv_bias[:rows] if weights.qkv_bias is not None else None
         if weights.norm_bias is not None:
             normed = kernels.layer_norm(x, weights.norm, weights.norm_bias, shape.norm_eps)
-            return kernels.linear(normed, weights.qkv[:rows], bias).view(len(x), shape.heads, -1)
+            return kernels.linear(normed, weights.qkv[:rows], bias).view(x.shape[0], shape.heads, -1)
         q = kernels.norm_linear(x, weights.norm, shape.norm_eps, weights.qkv[:rows], bias)
-        q = q.view(len(x), shape.heads, shape.head_dim)
+        q = q.view(x.shape[0], shape.heads, shape.head_dim)
         if weights.q_norm is not None:
             q = kernels.rms_norm(q, weights.q_norm, shape.norm_eps)
         return kernels.rope(q, self.cos[positions], self.sin[positions])

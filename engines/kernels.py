@@ -113,7 +113,7 @@ def _stored(pool: Tensor) -> bool:
 def _few(x: Tensor, weight: Tensor) -> bool:
     """Whether the C kernels take x [T, in] and weight [out, in]."""
     return (
-        len(x) <= FEW_ROWS
+        x.shape[0] <= FEW_ROWS
         and weight.dtype == torch.bfloat16
         and _plain(x)
         and weight.shape[1] % 16 == 0
@@ -219,7 +219,7 @@ def store_kv(keys: Tensor, values: Tensor, block: Tensor, offset: Tensor, k: Ten
     """Writes k and v [T, G, d] into one layer's blocks, keys and values [N, G, S, d]: row t of KV head g goes to slot
     offset[t, g] of block[t, g], both int64 [T, G], or [T] for all KV heads alike."""
     packed = (k.shape[2], 1)
-    if _plain(k) and _plain(v) and len(k) <= FEW_ROWS and k.stride()[1:] == v.stride()[1:] == packed and _stored(keys):
+    if _plain(k) and _plain(v) and k.shape[0] <= FEW_ROWS and k.stride()[1:] == v.stride()[1:] == packed and _stored(keys):
         native.store_kv(keys, values, block, offset, k, v)
         return
     heads = torch.arange(k.shape[1], device=k.device)

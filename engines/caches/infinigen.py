@@ -113,7 +113,7 @@ class InfiniGenCache(Cache):
                 out[rows] = self._prefill(span, layer, q[rows], k[rows], v[rows])
             else:
                 out[rows] = self._selected(span, layer, q[rows], k[rows], v[rows], x[rows])
-        return out.reshape(len(q), -1)
+        return out.reshape(q.shape[0], -1)
 
     def end(self, step: Step) -> None:
         self._drop_scores()

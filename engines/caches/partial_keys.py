@@ -81,6 +81,6 @@ class PartialKeys:
 def skewed(q: Tensor, rotation: Tensor) -> Tensor:
     """q [T, H, d] by each KV head's rotation [G, d, p] -> [G, group, T, p]."""
     groups, head_dim, width = rotation.shape
-    grouped = q.view(len(q), groups, -1, head_dim).permute(1, 2, 0, 3)
+    grouped = q.view(q.shape[0], groups, -1, head_dim).permute(1, 2, 0, 3)
     rotated = torch.bmm(grouped.flatten(1, 2), rotation.to(q.dtype))
     return rotated.view(*grouped.shape[:3], width)

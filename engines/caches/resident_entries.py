@@ -126,7 +126,7 @@ class ResidentEntries(HostEntries):
         """Of a selecting layer: what the last steps did not select."""
         working, slots = self.working, slots.cpu()
         taken = working.take(layer, slots, self.host.incoming(layer))
-        missing = len(taken.into)
+        missing = taken.into.shape[0]
         arrival = None
         if missing:
 
