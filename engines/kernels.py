@@ -218,8 +218,8 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def store_kv(keys: Tensor, values: Tensor, block: Tensor, offset: Tensor, k: Tensor, v: Tensor) -> None:
     """Writes k and v [T, G, d] into one layer's blocks, keys and values [N, G, S, d]: row t of KV head g goes to slot
     offset[t, g] of block[t, g], both int64 [T, G], or [T] for all KV heads alike."""
-    packed = (k.shape[2], 1)
-    if _plain(k) and _plain(v) and k.shape[0] <= FEW_ROWS and k.stride()[1:] == v.stride()[1:] == packed and _stored(keys):
+    packed = k.stride()[1:] == v.stride()[1:] == (k.shape[2], 1)
+    if _plain(k) and _plain(v) and k.shape[0] <= FEW_ROWS and packed and _stored(keys):
         native.store_kv(keys, values, block, offset, k, v)
         return
     heads = torch.arange(k.shape[1], device=k.device)
