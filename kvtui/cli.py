@@ -119,6 +119,8 @@ def cli(
     config = configure(options)
     if not _has_screen():
         _check_recording(record, record_fps, screen=False)
+        if all(map(is_terminal, (sys.stdin, sys.stdout))) and not is_terminal(sys.stderr):
+            click.echo("stderr, on which the screen would be, is no terminal: a plain run without it")
         return _run_headless(config, trace, mqtt)
     from kvtui.app import KvtuiApp
     from kvtui.connecting import connecting

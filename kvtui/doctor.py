@@ -104,11 +104,15 @@ def _gpus(torch: dict[str, Any] | None) -> list[Finding]:
     """The driver as NVML tells of it, against what torch can use."""
     from probes.gpu import GpuProbe
 
-    probe = GpuProbe()
-    reading = probe.read()
-    probe.close()
-    usable = torch["devices"] if torch is not None else []
     stand_in = "The CPU plays the device (a stand-in), and the link is modelled; both are marked on the screen."
+    try:
+        probe = GpuProbe()
+        reading = probe.read()
+        probe.close()
+    except Exception as fault:  # a binding that is not the one we know
+        found = f"NVML's Python binding fails: {brief(str(fault)) or type(fault).__name__}"
+        return [Finding("GPU", NOTE, found, stand_in, "pip install --force-reinstall nvidia-ml-py")]
+    usable = torch["devices"] if torch is not None else []
     if not reading.driver:
         return [Finding("GPU", NOTE, "no NVIDIA driver was found", stand_in)]
     if reading.driver != "ok":
@@ -127,14 +131,14 @@ def _gpus(torch: dict[str, Any] | None) -> list[Finding]:
 
 
 def _driver_version() -> str:
-    import pynvml
-
     try:
+        import pynvml
+
         pynvml.nvmlInit()
         version = str(pynvml.nvmlSystemGetDriverVersion())
         pynvml.nvmlShutdown()
-    except pynvml.NVMLError as fault:
-        return f"version unknown ({fault})"
+    except Exception as fault:
+        return f"version unknown ({brief(str(fault))})"
     return version
 
 
@@ -167,7 +171,9 @@ def _link(torch: dict[str, Any] | None) -> list[Finding]:
     if link["measured"]:
         return [Finding("link", OK, f"host → device {up}, device → host {down}, measured")]
     memory = figures.rate(link["memory_bytes_per_s"])
-    means = f"Modelled from {link['profile']}, scaled to this machine's memory ({memory}, measured)."
+    means = (
+        f"Modelled from {link['profile']}, scaled to this machine's memory: {memory}, measured now (less when busy)."
+    )
     return [Finding("link", NOTE, f"host → device {up}, device → host {down}, modelled", means)]
 
 
@@ -192,6 +198,9 @@ def _models() -> list[Finding]:
     free_bytes = shutil.disk_usage(place).free
     cached = [info.name for info in checkpoint.aliases() if info.cached]
     found = f"{folder}, {figures.size(free_bytes)} free; models here: {', '.join(cached) or 'none'}"
+    if not place.is_dir():
+        means = f"No model can be kept: {place} is no folder."
+        return [Finding("model cache", BROKEN, found, means, "point KVTUI_CACHE at a folder that can be written")]
     if not os.access(place, os.W_OK):
         state, means = (NOTE, "No further model can be kept.") if cached else (BROKEN, "No model can be kept.")
         return [Finding("model cache", state, found, means, "point KVTUI_CACHE at a folder that can be written")]

@@ -35,8 +35,8 @@ _COLUMNS = (
     "TTFT",
     "TPOT",
     "tok/s",
-    "KV on device",
-    "KV on host",
+    "device KV peak",
+    "host KV peak",
     "to device",
     "to host",
 )
@@ -212,7 +212,11 @@ def _report(state: RunState, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "model": started.model,
         "device": started.device,
-        "link": {"profile": started.link.profile, "measured": started.link.measured},
+        "link": {
+            "profile": started.link.profile,
+            "measured": started.link.measured,
+            "bytes_per_s": started.link.bytes_per_s,
+        },
         "runs": sorted(rows, key=lambda row: (row["prompt_index"], order[row["engine"]])),
     }
 

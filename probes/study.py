@@ -161,19 +161,31 @@ def _cell(value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Defaults behind the options, and the studies a line each."""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"kvtui: {message} ({self.prog} --help tells more)\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = _Parser(prog="kvtui study", description="Rerun a study of docs/improvements.md.")
-    parser.add_argument("name", choices=STUDIES, help="; ".join(f"{n}: {s.__doc__}" for n, s in STUDIES.items()))
+    known = "".join(f"  {name:<10} {study.__doc__}\n" for name, study in STUDIES.items())
+    parser = _Parser(
+        prog="kvtui study",
+        description="Rerun a study of docs/improvements.md.",
+        epilog=f"studies:\n{known}",
+        formatter_class=_Help,
+    )
+    parser.add_argument("name", choices=STUDIES, metavar="NAME", help="one of those below")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--budget", type=float, default=0.3)
-    parser.add_argument("--tokens", type=int, help="length of the context")
-    parser.add_argument("--new-tokens", type=int, default=24)
+    parser.add_argument("--model", default="smollm2-135m", help="as of kvtui --model")
+    parser.add_argument("--budget", type=float, default=0.3, help="share of KV entries kept or fetched")
+    parser.add_argument("--tokens", type=int, help="length of the context; each study has its own")
+    parser.add_argument(
+        "--max-new-tokens", "--new-tokens", dest="new_tokens", type=int, default=24, help="of an answer that is timed"
+    )
     parser.add_argument(
         "--cases", type=int, default=50, help="retention: conversations of --tokens, of four questions each"
     )

@@ -71,7 +71,7 @@ def test_json_has_exactly_the_promised_fields(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert report.keys() == {"model", "device", "link", "runs"}
-    assert report["link"] == {"profile": "pcie4", "measured": False}
+    assert report["link"] == {"profile": "pcie4", "measured": False, "bytes_per_s": 1e9}
     assert (report["model"], report["device"]) == ("fake", "cpu")
     assert all(row.keys() == ROW for row in report["runs"])
     assert [(row["prompt_index"], row["engine"]) for row in report["runs"]] == [

@@ -134,3 +134,22 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     (finding,) = doctor._models()
     assert finding.state == doctor.BROKEN
     assert "KVTUI_CACHE" in finding.fix
+
+
+def test_a_binding_that_raises_anything_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def read(self) -> None:
+            raise RuntimeError("boom \x1b[31m")
+
+    monkeypatch.setattr(gpu, "GpuProbe", Broken)
+    (finding,) = doctor._gpus(TORCH)
+    assert (finding.state, finding.found) == (doctor.NOTE, "NVML's Python binding fails: boom ␛[31m")
+
+
+def test_a_cache_that_is_no_folder_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below"):
+        monkeypatch.setenv("KVTUI_CACHE", str(tmp_path / place))
+        (finding,) = doctor._models()
+        assert finding.state == doctor.BROKEN
+        assert finding.means == f"No model can be kept: {tmp_path / 'file'} is no folder."

@@ -84,7 +84,7 @@ class Column(Vertical, can_focus=True):
 
 
 def _knobs(knobs: Mapping[str, Knob]) -> list[str]:
-    """As few words as the lower border has room for, what was chosen before what is usual."""
+    """As few words as the lower border has room for, improvements first: which budget is in the header, too."""
     shown = {name: value for name, value in knobs.items() if name not in _NOBODYS_CHOICE and value not in _OFF}
     if shown.get("scoring") == shown.get("prefill"):
         shown.pop("scoring", None)
@@ -92,7 +92,7 @@ def _knobs(knobs: Mapping[str, Knob]) -> list[str]:
     return [_knob(name, shown[name]) for name in order]
 
 
-_FIRST = ("budget", "budget_tokens", "anchors", "scoring", "prefetch", "prefill", "alpha")
+_FIRST = ("anchors", "scoring", "prefetch", "prefill", "budget", "budget_tokens", "alpha")
 _NOBODYS_CHOICE = ("arena_tokens", "victim")
 _OFF: tuple[Knob, ...] = (None, 0, "off")  # False is 0
 

@@ -180,7 +180,8 @@ class Stream(Lines):
         lines, ending = self._text_lines(), self._ending(width)
         if not ending and not any(r.tokens or r.follow_up for r in requests):
             told = [[(run.text, self._style(run, None)) for run in trimmed(line)] for line in lines]
-            return told + self._prompt_lines(width, max(0, height - len(told)))
+            told += [[]] * bool(told)
+            return told[:height] + self._prompt_lines(width, max(0, height - len(told)))
         first = self._first = max(0, len(lines) + len(ending) - height - self._back)
         by_number = {r.request: r for r in requests}
         shown = [

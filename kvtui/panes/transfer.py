@@ -57,8 +57,8 @@ class TransferGraph(Lines):
         strong = palette.style(color, bold=True)
         now: list[Piece] = [("nothing moves", dim)]
         if total:
-            speed, limit = figures.size(moved / window_s), figures.rate(self._scale)
-            if limit.split(" ")[1].startswith(speed.split(" ")[1]):
+            speed, limit = figures.rate(moved / window_s), figures.rate(self._scale)
+            if limit.split(" ")[1] == speed.split(" ")[1]:
                 speed = speed.split(" ")[0]
             now = [(speed, strong), (f" of {limit}", dim)]
         label = self._label(spelling.arrows("host ⇄ device"))
