@@ -34,6 +34,9 @@ QUIET_S = 1 / 4  # without events for so long, all figures are brought up to dat
 # Cells of the screen, and of a column where there are many: from when on they are side by side, and with air around.
 WIDE_FROM, COLUMN_FROM, AIRY_COLUMN_FROM = 100, 24, 32
 
+MOST_FACTS = 2  # of a tab
+TAB_PADDING = 2  # cells
+
 
 class RaceScreen(Captioned[None]):
     """Shows a `RunState`; whoever owns the state calls `show` after each change."""
@@ -275,23 +278,28 @@ class RaceScreen(Captioned[None]):
         self._show_columns()
 
     def _label_tabs(self) -> None:
-        for tab in self.query(Tab):
-            engine = self._engine_of(tab)
-            label = self._label(engine)
+        """In as many words as leave room for all tabs."""
+        tabs = [(tab, self._engine_of(tab)) for tab in self.query(Tab)]
+        for facts in range(MOST_FACTS, -1, -1):
+            labels = [self._label(engine, facts) for _, engine in tabs]
+            if sum(label.cell_length + TAB_PADDING for label in labels) <= self.size.width:
+                break
+        for (tab, _), label in zip(tabs, labels, strict=True):
             if not tab.label.is_same(label):
                 tab.label = label
 
-    def _label(self, engine: str) -> Content:
-        """One engine in a tab's width: enough to compare the three without switching."""
+    def _label(self, engine: str, facts: int = 0) -> Content:
+        """One engine in a tab's width: enough to compare all without switching. Of the `facts`, 1 is the speed, 2 the
+        cache's size as well."""
         name = name_of(engine)
         state = self._state.engines.get(engine)
         request = state.current if state is not None else None
         if state is None or request is None:
             return Content.styled(name, palette.engine_color(engine))
         glyph, _ = state_of(request, self._state.status == "paused")
-        facts = f" {figures.speed(request.tokens_per_s):>4}/s"
-        if state.cache_bytes:
-            facts += f" {figures.size(state.cache_bytes)}"
+        told = f" {figures.speed(request.tokens_per_s):>4}/s" if facts else ""
+        if state.cache_bytes and facts == MOST_FACTS:
+            told += f" {figures.size(state.cache_bytes)}"
         if request.first_difference is not None:
-            facts += " ≠"
-        return Content.assemble((f"{glyph} {name}", f"bold {palette.engine_color(engine)}"), facts)
+            told += " ≠"
+        return Content.assemble((f"{glyph} {name}", f"bold {palette.engine_color(engine)}"), told)

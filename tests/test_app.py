@@ -361,7 +361,7 @@ async def test_help_can_be_read_on_a_small_terminal() -> None:
         assert len(begins) == 1  # what is too long for its line goes on beneath itself, not beneath the keys
         await pilot.press("end")
         await shows(pilot, "there, ? tells of more keys")
-        await pilot.press("pageup", "pageup")
+        await pilot.press("pageup", "pageup", "pageup")
         await shows(pilot, "pause and resume the race")
 
 
@@ -424,4 +424,4 @@ async def test_the_first_figures_wait_for_no_import(monkeypatch: pytest.MonkeyPa
         assert not imported
         for callback in later:
             callback()
-        await until(pilot, lambda: len(imported) == 3)  # but a later key waits for none either
+        await until(pilot, lambda: len(imported) == 4)  # but a later key waits for none either

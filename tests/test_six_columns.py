@@ -67,6 +67,19 @@ async def test_six_columns_become_tabs_where_they_would_be_too_thin() -> None:
         await shows(pilot, "1 Paged")
 
 
+@pytest.mark.parametrize(("width", "told"), [(143, "/s"), (120, "/s"), (80, "")])
+async def test_every_tab_is_seen(width: int, told: str) -> None:
+    """With as much of each engine as leaves room for all."""
+    app = make(*HERE)
+    async with app.run_test(size=(width, 30)) as pilot:
+        await shows(pilot, "✓ H2O+")
+        line = next(line for line in screen_text(app).splitlines() if "✓ Paged" in line)
+        assert [f"✓ {name}" in line for name in ("Paged", "H2O", "H2O+", "InfiniGen", "InfiniGen+", "Hybrid")] == [
+            True
+        ] * 6
+        assert told in line
+
+
 async def test_keys_that_come_faster_than_columns_are_shown_leave_the_last_one() -> None:
     app = make(*HERE)
     async with app.run_test(size=(120, 40)) as pilot:
