@@ -28,7 +28,7 @@ PATIENCE_S = 0.05  # of a race that has nothing else to do
 
 class ServerEngine:
     """What a lane asks of an engine, as far as a server can be asked. `address` as by `server_address.checked_address`;
-    `key` is its API key; after `silence_s` without a byte a request has failed. One request at a time."""
+    `key` is its API key; after `silence_s` without a token a request has failed. One request at a time."""
 
     id = events.SERVER
     remote = True  # no memory, transfers or pictures to be asked for: ServerLoad events tell what there is
@@ -210,8 +210,8 @@ class ServerEngine:
         assert self._talk is not None
         self._talk.messages.append({"role": "assistant", "content": self._content})
         self._talk.text += self._content
-        self._prompt_tokens = end.prompt_tokens or self._prompt_tokens
-        self._new_tokens = end.new_tokens or self._new_tokens
+        if self._talk.way != IDS and end.prompt_tokens:  # its tokenizer counts otherwise than the one here
+            self._prompt_tokens = end.prompt_tokens
         return self._ended("ok", "")
 
     def _ended(self, outcome: str, detail: str) -> events.Outcome:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from engines.server_stream import ROUNDING, plausible_count
+
 # Gauges are of each engine behind the address, counters too: usage is their mean, all else their sum.
 _USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _RUNNING = ("vllm:num_requests_running",)
@@ -14,12 +16,14 @@ _WAITING = ("vllm:num_requests_waiting",)
 _PREEMPTIONS = ("vllm:num_preemptions_total",)
 _HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 _QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
+_EXACT = 1 << 53  # tokens since a server began may be very many
 _WANTED = frozenset((*_USAGE, *_RUNNING, *_WAITING, *_PREEMPTIONS, *_HITS, *_QUERIES))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One look; None is not told. `kv_usage` is 0..1, hits and queries are tokens since the server began."""
+    """One look; None is not told, or told as what cannot be. `kv_usage` is 0..1, hits and queries are tokens since the
+    server began."""
 
     kv_usage: float | None = None
     running: int | None = None
@@ -35,27 +39,26 @@ def read(text: str) -> Reading | None:
     wanted = "\n".join(line for line in text.splitlines() if line.split("{")[0].split(" ")[0] in _WANTED)
     samples: dict[str, list[float]] = {}
     for name, value in _samples(wanted):
-        if 0 <= value < 1 << 53:
-            samples.setdefault(name, []).append(value)
-    if not samples:
-        return None
+        samples.setdefault(name, []).append(value)
 
     def values(names: tuple[str, ...]) -> list[float]:
         return next((samples[name] for name in names if name in samples), [])
 
     def total(names: tuple[str, ...]) -> int | None:
         found = values(names)
-        return round(sum(found)) if found else None
+        return round(sum(found)) if found and all(0 <= value < _EXACT for value in found) else None
 
     usage = values(_USAGE)
-    return Reading(
-        kv_usage=min(1.0, sum(usage) / len(usage)) if usage else None,
-        running=total(_RUNNING),
-        waiting=total(_WAITING),
-        preemptions=total(_PREEMPTIONS),
+    plausible = usage and all(0 <= share <= 1 + ROUNDING for share in usage)
+    reading = Reading(
+        kv_usage=min(1.0, sum(usage) / len(usage)) if plausible else None,
+        running=plausible_count(total(_RUNNING)),
+        waiting=plausible_count(total(_WAITING)),
+        preemptions=plausible_count(total(_PREEMPTIONS)),
         prefix_hits=total(_HITS),
         prefix_queries=total(_QUERIES),
     )
+    return reading if reading != Reading() else None
 
 
 def _samples(text: str) -> Iterator[tuple[str, float]]:

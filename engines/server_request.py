@@ -13,7 +13,7 @@ from typing import Any
 from engines import server_metrics
 from engines.server_client import Client, Served, is_cut
 from engines.server_metrics import Reading
-from engines.server_stream import Chunk, ServerFault, chunk
+from engines.server_stream import Chunk, ServerFault
 from engines.sizes import counted
 
 FIRST_LOOK_S, LOOK_S = 0.1, 0.5
@@ -64,6 +64,7 @@ class Request:
         self.arrived: queue.SimpleQueue[Arrived] = queue.SimpleQueue()
         self._sent_at_s = time.monotonic()
         self._ended = threading.Event()
+        self._watched = False  # the metrics are there, and come in time
         threading.Thread(target=self._run, daemon=True, name="server request").start()
 
     def stop(self) -> None:
@@ -86,7 +87,7 @@ class Request:
             last = ServerFault(f"{type(fault).__name__}: {fault}".splitlines()[0])
         end = Arrived(time.monotonic() - self._sent_at_s, self._sent_at_s, last)
         self._ended.set()
-        if isinstance(last, Chunk) and self.talk.first_reading is not None and (reading := self._reading()) is not None:
+        if isinstance(last, Chunk) and self._watched and (reading := self._reading()) is not None:
             self.arrived.put(Arrived(end.after_s, end.sent_at_s, reading))
         self.arrived.put(end)
 
@@ -102,17 +103,15 @@ class Request:
         self._sent_at_s = time.monotonic()
         self._put(None)
         if talk.first_reading is not None:
+            self._watched = True
             threading.Thread(target=self._watch, daemon=True, name="server metrics").start()
 
     def _answer(self) -> Chunk:
-        """Queues the tokens; returns the end, whose counts are the server's own."""
+        """Queues the tokens; returns the end, with the server's count of the prompt's."""
         path, body = self._question()
-        count, reason, prompt_tokens, new_tokens = 0, "", None, None
+        count, reason, prompt_tokens = 0, "", None
         try:
-            for data in self.client.stream(path, body):
-                if data == "[DONE]":
-                    break
-                said = chunk(data, self.talk.vocabulary if self.talk.way == IDS else 0)
+            for said in self.client.stream(path, body, self.talk.vocabulary if self.talk.way == IDS else 0):
                 count += len(said.tokens)
                 if count > self._asked.tokens:
                     raise ServerFault(
@@ -120,7 +119,6 @@ class Request:
                     )
                 reason = said.reason or reason
                 prompt_tokens = prompt_tokens if said.prompt_tokens is None else said.prompt_tokens
-                new_tokens = new_tokens if said.new_tokens is None else said.new_tokens
                 if said.tokens:
                     self._put(said)
         except ServerFault as fault:
@@ -131,7 +129,7 @@ class Request:
             raise ServerFault(f"the server gave up after {counted(count, 'token')}")
         if not reason:
             raise _cut_after(count)
-        return Chunk(reason=reason, prompt_tokens=prompt_tokens, new_tokens=new_tokens)
+        return Chunk(reason=reason, prompt_tokens=prompt_tokens)
 
     def _question(self) -> tuple[str, dict[str, Any]]:
         talk, asked = self.talk, self._asked
@@ -165,14 +163,10 @@ class Request:
         wait_s = FIRST_LOOK_S
         while not self._ended.wait(wait_s):
             wait_s = LOOK_S
-            if not self._look():
+            if (reading := self._reading()) is None:
+                self._watched = False
                 return
-
-    def _look(self) -> bool:
-        reading = self._reading()
-        if reading is not None:
             self._put(reading)
-        return reading is not None
 
     def _reading(self) -> Reading | None:
         text = self.client.metrics()

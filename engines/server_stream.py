@@ -13,6 +13,8 @@ from engines.events import UNKNOWN_TOKEN
 
 LINE_BYTES = 1 << 20
 QUOTED_CHARACTERS = 80
+ROUNDING = 1e-3
+MOST = 1 << 28  # tokens, requests: what is more is no number of them
 _AS_ID = "token_id:"  # how a vLLM that knows no `return_token_ids` spells a token, if it is asked to
 
 
@@ -32,13 +34,13 @@ class Said:
 @dataclass(frozen=True)
 class Chunk:
     """One message of the stream. `content` is the answer's text in it (without what a model only thinks), `reason` why
-    the answer ends with it ("" while it does not). Token counts are the server's own, None where it does not tell."""
+    the answer ends with it ("" while it does not). `prompt_tokens` is what the server counted, None where it does not
+    tell."""
 
     tokens: list[Said] = field(default_factory=list)
     content: str = ""
     reason: str = ""
     prompt_tokens: int | None = None
-    new_tokens: int | None = None
 
 
 class _Logprob(msgspec.Struct):
@@ -70,7 +72,6 @@ class _Choice(msgspec.Struct):
 
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
-    completion_tokens: int | None = None
 
 
 class _Message(msgspec.Struct):
@@ -120,15 +121,15 @@ def chunk(data: str, vocabulary: int) -> Chunk:
         raise ServerFault(f"the server sent what is no part of an answer: {quoted(data)}") from None
     if told.error:
         raise ServerFault(f"the server failed: {error_text(data)}")
-    usage = told.usage or _Usage()
+    prompt_tokens = plausible_count(told.usage.prompt_tokens) if told.usage else None
     choice = told.choices[0] if told.choices else None
     if choice is None:
-        return Chunk(prompt_tokens=usage.prompt_tokens, new_tokens=usage.completion_tokens)
+        return Chunk(prompt_tokens=prompt_tokens)
     delta = choice.delta or _Delta()
     content = choice.text or delta.content or ""
     thought = delta.reasoning or delta.reasoning_content or ""
     tokens = _tokens(choice, thought + content, vocabulary)
-    return Chunk(tokens, content, choice.finish_reason or "", usage.prompt_tokens, usage.completion_tokens)
+    return Chunk(tokens, content, choice.finish_reason or "", prompt_tokens)
 
 
 def _tokens(choice: _Choice, text: str, vocabulary: int) -> list[Said]:
@@ -138,7 +139,7 @@ def _tokens(choice: _Choice, text: str, vocabulary: int) -> list[Said]:
     chances = logprobs.token_logprobs or [entry.logprob for entry in logprobs.content or []]
     ids = choice.token_ids
     if ids is None and spelt and all(name.startswith(_AS_ID) for name in spelt):
-        ids = [int(name[len(_AS_ID) :]) if name[len(_AS_ID) :].isdecimal() else UNKNOWN_TOKEN for name in spelt]
+        ids = [_as_id(name[len(_AS_ID) :]) for name in spelt]
     count = len(ids) if ids is not None else len(spelt) or bool(text)
     if "".join(spelt) != text or len(spelt) != count:
         spelt = [text] + [""] * (count - 1)  # which of them reads what is not told
@@ -146,10 +147,25 @@ def _tokens(choice: _Choice, text: str, vocabulary: int) -> list[Said]:
         Said(
             ids[index] if ids is not None and 0 <= ids[index] < vocabulary else UNKNOWN_TOKEN,
             spelt[index],
-            chances[index] if index < len(chances) else None,
+            _plausible_logprob(chances[index]) if index < len(chances) else None,
         )
         for index in range(count)
     ]
+
+
+def _as_id(digits: str) -> int:
+    return int(digits) if digits.isdecimal() and len(digits) < 10 else UNKNOWN_TOKEN
+
+
+def plausible_count(told: int | None) -> int | None:
+    """A number of something; None for what is none. A server may say anything, and nothing here should have to carry
+    it."""
+    return told if told is not None and 0 <= told < MOST else None
+
+
+def _plausible_logprob(told: float | None) -> float | None:
+    """At most 0, but for rounding."""
+    return told if told is not None and -MOST < told < ROUNDING else None
 
 
 def error_text(body: str) -> str:
@@ -163,10 +179,14 @@ def error_text(body: str) -> str:
         told = inner[0]
     if not isinstance(told, str):
         told = msgspec.json.encode(told).decode()
-    line = " ".join(told.split())
-    return line if len(line) <= 3 * QUOTED_CHARACTERS else line[: 3 * QUOTED_CHARACTERS - 1] + "…"
+    return one_line(told)
 
 
 def quoted(text: str) -> str:
+    return f'"{one_line(text, QUOTED_CHARACTERS)}"'
+
+
+def one_line(text: str, characters: int = 3 * QUOTED_CHARACTERS) -> str:
+    """The beginning of what may be of any length."""
     line = " ".join(text.split())
-    return f'"{line if len(line) <= QUOTED_CHARACTERS else line[: QUOTED_CHARACTERS - 1] + "…"}"'
+    return line if len(line) <= characters else line[: characters - 1] + "…"

@@ -115,6 +115,7 @@ class Worker:
 
     def notify(self, text: str) -> None:
         """A last line for the person."""
+        text = text.encode("utf-8", "backslashreplace").decode()  # a fault may quote what no pipe carries
         self._batch.append(events.Notice(level="error", text=text))
         try:
             self._flush()
@@ -134,8 +135,9 @@ class Worker:
 
     def _flush(self) -> None:
         if self._batch:
-            frames.write_frame(self._out, events.encode(self._batch))
-            self._batch.clear()
+            batch = self._batch.copy()
+            self._batch.clear()  # first: what cannot be encoded must not be in the way of the last line
+            frames.write_frame(self._out, events.encode(batch))
 
 
 def _claim_stdout() -> BinaryIO:
@@ -147,6 +149,12 @@ def _claim_stdout() -> BinaryIO:
 
 
 if __name__ == "__main__":
-    code = main()
+    code = 1
+    try:
+        code = main()
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
     sys.stderr.flush()
-    os._exit(code)  # torch's threads take their time to end; there is nothing left to clean up
+    # Nothing is left to clean up, torch's threads take their time to end, and the one that still reads stdin would make
+    # an ordinary end an abort.
+    os._exit(code)

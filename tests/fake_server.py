@@ -24,7 +24,8 @@ def events_of(name: str) -> list[str]:
 
 class FakeServer(ThreadingHTTPServer):
     """`answers` are bodies by path, or (status, body); a list is streamed piece by piece, where an Event is waited for
-    and an exception cuts the connection. `asked` are the requests that came: path, headers and JSON."""
+    and an exception cuts the connection; an iterator is written as it is, head and all. `asked` are the requests that
+    came: path, headers and JSON."""
 
     daemon_threads = True
     block_on_close = False
@@ -65,6 +66,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: Any) -> None:
         self.server.asked.append((self.path, self.headers, body))
         answer = self.server.answers.get(self.path, (404, '{"detail":"Not Found"}'))
+        if isinstance(answer, Iterator):
+            self._drip(answer)
+            return
         if isinstance(answer, list):
             self._stream(answer)
             return
@@ -75,6 +79,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text.encode())))
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def _drip(self, pieces: Iterator[bytes]) -> None:
+        self.close_connection = True
+        try:
+            for piece in pieces:
+                self.wfile.write(piece)
+        except OSError:
+            self.server.left.set()
 
     def _stream(self, pieces: list[Any]) -> None:
         self.send_response(200)

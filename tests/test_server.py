@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from server_course import ANSWER, END, PROMPT_IDS, TEXT, ServerCourse
 from engines import events
 from engines.commands import Cancel, Pause, Prompt, Rerun, Resume, Step
 from engines.events import SERVER, UNKNOWN_TOKEN, Memory, Prefill, RunStarted, ServerLoad, Status, Token, Transfer
+from kvtui import plausible
 from kvtui.state import RunState
 
 
@@ -126,7 +128,7 @@ def test_another_vocabulary_is_shown_as_text(server, tokenize):
     assert request.text == course.text()
 
 
-def test_without_token_counts_the_usage_tells(server):
+def test_what_was_received_is_counted_and_the_usage_tells_of_the_prompt(server):
     chunks = [
         'data: {"choices":[{"delta":{"content":"one two "}}]}\n\n',
         'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n',
@@ -137,7 +139,42 @@ def test_without_token_counts_the_usage_tells(server):
     course = ServerCourse(server.address).finish()
     assert [t.text for t in course.tokens()] == ["one two ", "x"]
     assert course.tokens()[0].logprob is None
-    assert (course.outcome().prompt_tokens, course.outcome().new_tokens) == (7, 4)
+    assert (course.outcome().prompt_tokens, course.outcome().new_tokens) == (7, 2)
+
+
+@pytest.mark.parametrize("told", [-7, -(10**20), 2**63 - 1, 10**20, 2**28, 0])
+@pytest.mark.parametrize("tokenize", [(404, ""), recorded("tokenize.json")])
+def test_counts_that_cannot_be_are_not_believed(server, told, tokenize):
+    usage = f'"usage":{{"prompt_tokens":{told},"completion_tokens":{told}}}'
+    for path, field in (("/v1/completions", '"text":"x"'), ("/v1/chat/completions", '"delta":{"content":"x"}')):
+        end = f'data: {{"choices":[{{{field},"finish_reason":"stop"}}],{usage}}}\n\n'
+        server.answers[path] = [f'data: {{"choices":[{{{field}}}]}}\n\n', end, "data: [DONE]\n\n"]
+    server.answers["/tokenize"] = tokenize
+    course = ServerCourse(server.address).finish()
+    for event in events.decode(events.encode(course.events)):
+        plausible.check(event)
+    outcome = course.outcome()
+    assert (outcome.outcome, outcome.prompt_tokens, outcome.new_tokens) == ("ok", len(PROMPT_IDS), 2)
+    assert outcome.decode_tok_s is None or outcome.decode_tok_s == pytest.approx(1 / outcome.tpot_s)
+
+
+@pytest.mark.parametrize(
+    ("logprob", "said"), [("1e308", None), ("99999", None), ("-1e300", None), ("-0.25", -0.25), ("0", 0.0)]
+)
+def test_logprobs_that_cannot_be_are_not_believed(server, logprob, said):
+    chunk = f'data: {{"choices":[{{"text":"?","token_ids":[{10**18}],"logprobs":{{"token_logprobs":[{logprob}]}},'
+    server.answers["/v1/completions"] = [chunk + '"finish_reason":"stop"}]}\n\n', "data: [DONE]\n\n"]
+    (token,) = ServerCourse(server.address).finish().tokens()
+    assert (token.token_id, token.logprob) == (UNKNOWN_TOKEN, said)
+
+
+@pytest.mark.parametrize(("limit", "asked"), [(-5, 24), (0, 24), (2**40, 24), (15, 2)])
+def test_a_context_that_cannot_be_is_not_believed(server, limit, asked):
+    models = json.loads(recorded("models.json"))
+    models["data"][0]["max_model_len"] = limit
+    server.answers["/v1/models"] = json.dumps(models)
+    ServerCourse(server.address, max_new_tokens=24).finish()
+    assert server.bodies("/v1/completions")[0]["max_tokens"] == asked
 
 
 def test_sampling_is_passed_on(server):
@@ -268,6 +305,59 @@ def test_a_slow_server(server):
     assert len(course.tokens()) == 2
 
 
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n"
+
+
+def slowly(begin: bytes, piece: bytes):
+    """Bytes for ten seconds, far more often than any single read would give up."""
+    yield begin
+    for _ in range(500):
+        time.sleep(0.02)
+        yield piece
+
+
+@pytest.mark.parametrize("begin", [HEAD + b"\r\n", HEAD])
+@pytest.mark.parametrize("path", ["/v1/models", "/tokenize"])
+def test_an_answer_drop_by_drop_has_a_deadline(server, monkeypatch, path, begin):
+    monkeypatch.setattr("engines.server_client.QUESTION_S", 0.3)
+    server.answers[path] = slowly(begin, b"{")
+    assert error_of(ServerCourse(server.address)) == f"the server has not answered {path} within 0.3 s"
+    assert server.left.wait(20)
+
+
+@pytest.mark.parametrize(
+    "piece", [b":\n", b"\n", b"data: {}\n\n", b'data: {"choices":[{"text":""}],"usage":{"prompt_tokens":1}}\n\n']
+)
+def test_what_holds_no_token_ends_no_silence(server, piece):
+    begin = b"HTTP/1.1 200 OK\r\n\r\n" + b"".join(e.encode() for e in events_of("completions.sse")[:2])
+    server.answers["/v1/completions"] = slowly(begin, piece)
+    course = ServerCourse(server.address, silence_s=0.3)
+    assert error_of(course) == "the server sent nothing for 0.3 s"
+    assert len(course.tokens()) == 2
+
+
+def test_tokens_drop_by_drop_are_no_silence(server):
+    said = [event.encode() for event in events_of("completions.sse")]
+
+    def answer():
+        yield b"HTTP/1.1 200 OK\r\n\r\n"
+        for event in said:
+            time.sleep(0.1)
+            yield event
+
+    server.answers["/v1/completions"] = answer()
+    course = ServerCourse(server.address, silence_s=0.8).finish()  # of more than a second in all
+    assert [t.token_id for t in course.tokens()] == ANSWER
+
+
+def test_metrics_drop_by_drop_are_given_up(server, monkeypatch):
+    monkeypatch.setattr("engines.server_client.METRICS_S", 0.1)
+    server.answers["/metrics"] = slowly(HEAD + b"\r\n", b"#")
+    course = ServerCourse(server.address).finish()
+    assert (course.text(), course.load.running) == (TEXT, None)
+    assert len(server.bodies("/metrics")) == 1
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
 @pytest.mark.parametrize("code", [401, 403])
 def test_a_key_that_is_wanted(server, path, code):
@@ -296,6 +386,22 @@ def test_nobody_is_followed_elsewhere(server):
         told = error_of(ServerCourse(server.address, key="s3cret"))
         assert told == f"the server is elsewhere (307): {elsewhere.address}/v1/models"
         assert not elsewhere.asked
+
+
+@pytest.mark.parametrize(
+    "where", ["http://\x1b[31mevil/[bold]", "http://[::1", "//", "http://a:99999/" + "x" * 5000, ""]
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions"])
+def test_a_place_that_is_none_is_the_servers_fault(server, path, where):
+    server.answers[path] = (302, where)
+    told = error_of(ServerCourse(server.address))
+    assert told.startswith(f"the server is elsewhere (302): {where[:80] or 'it does not say'}")
+    assert len(told) < 300
+
+
+def test_two_lengths_are_the_servers_fault(server):
+    server.answers["/v1/models"] = iter([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 7\r\n\r\n"])
+    assert error_of(ServerCourse(server.address)) == f"the connection to {server.address} was lost"
 
 
 def test_what_the_server_says_of_a_bad_request(server):
@@ -389,6 +495,25 @@ def test_cancelling_closes_the_connection(server):
     course.race.handle(Rerun())
     course.finish()
     assert [t.token_id for t in course.tokens()][-len(ANSWER) :] == ANSWER
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/tokenize", "/v1/completions"])
+def test_cancelling_before_the_server_has_answered_closes_the_connection(server, path):
+    asked = threading.Event()
+
+    def silence():
+        asked.set()
+        yield b"HTTP/1.1 200 "
+        while True:  # a first line without end, until the other end is closed
+            time.sleep(0.02)
+            yield b"O"
+
+    server.answers[path] = silence()
+    course = ServerCourse(server.address)
+    course.until(asked.is_set)
+    course.race.handle(Cancel())
+    assert course.outcome().outcome == "cancelled"
+    assert server.left.wait(20)
 
 
 def test_a_server_with_a_smaller_context_answers_as_long_as_it_has_room(server):

@@ -125,6 +125,20 @@ def test_metrics_of_today_and_of_before() -> None:
         server_metrics.read("vllm:kv_cache_usage_perc {{{ oh\n")
 
 
+@pytest.mark.parametrize("value", ["-5", "NaN", "+Inf", "9e15", "1e300", "4503599627370496"])
+def test_metrics_that_cannot_be_are_unknown(value: str) -> None:
+    names = ("kv_cache_usage_perc", "num_requests_running", "num_requests_waiting", "num_preemptions_total")
+    told = "".join(f"vllm:{name} 1\nvllm:{name} {value}\n" for name in names)
+    assert server_metrics.read(told) is None
+    assert server_metrics.read(told + "vllm:prefix_cache_hits_total 4e9\n").prefix_hits == 4_000_000_000
+
+
+def test_ids_of_older_releases_are_checked_too() -> None:
+    for digits in ("9" * 5000, "-1", "10", "x"):
+        told = {"choices": [{"text": "?", "logprobs": {"tokens": [f"token_id:{digits}"]}}]}
+        assert [t.token_id for t in chunk(json.dumps(told), 10).tokens] == [UNKNOWN_TOKEN]
+
+
 def test_streams_in_any_pieces_say_the_same() -> None:
     whole = recorded("chat.sse").encode()
     said = list(messages([whole]))

@@ -112,6 +112,18 @@ def test_an_unforeseen_fault_leaves_its_traceback_in_the_log(start):
     assert b"Traceback" in child.process.stderr.read()
 
 
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [("unspeakable", "the worker stopped: OverflowError: "), ("unspeakable fault", "Error: by \\udc80 hand")],
+)
+def test_what_no_pipe_carries_ends_with_a_line_all_the_same(start, model, told):
+    """A thread still reads stdin then: an ordinary end of the interpreter would be an abort."""
+    child = start(model=model)
+    assert told in child.rest()[-1].text
+    assert child.process.wait(10) == 1
+    assert b"Traceback" in child.process.stderr.read()
+
+
 def test_a_faulty_prompt_is_named_before_anything_runs(start):
     child = start(prompts=[Prompt(text="one"), Prompt(text="x" * 600)])
     found = child.rest()
