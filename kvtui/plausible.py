@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from engines import events
+from kvtui.state import MOST_ENGINES
 
 LONGEST_S = 1e7
 LARGEST_BYTES = 1 << 53
 MOST = 1 << 28  # tokens, heads, prompts
-CELLS = 1 << 28  # as many as `events.inflate` gives back
+CELLS = 1 << 25  # of one picture; 128 layers of 131,072 tokens are half of it
 LAYERS = 1 << 12
-ENGINES = 32
 GPUS = 1024
 ROUNDING = 1e-3  # of a difference of two clocks that should be 0
 _ENGINE = re.compile(r"[A-Za-z0-9_+.-]{0,32}")
@@ -29,7 +29,7 @@ def check(event: events.AnyEvent) -> None:
     match event:
         case events.RunStarted():
             _demand(event.layers <= LAYERS and event.kv_heads <= LAYERS, "the model's shape")
-            _demand(len(event.engines) <= ENGINES and all(e.id for e in event.engines), "the engines")
+            _demand(len(event.engines) <= MOST_ENGINES and all(e.id for e in event.engines), "the engines")
         case events.Cache():
             _demand(event.layers <= LAYERS and event.layers * event.tokens <= CELLS, "the cache's shape")
             _demand(event.layers * event.mass_bins <= CELLS, "the cache's shape")

@@ -21,6 +21,7 @@ SMOOTHING_S = 0.5
 # Kinds of device memory that are not the cache: what comes with the model, and what lives for one layer's prefill.
 NOT_CACHE = frozenset({"weights", "partial weights", "skew matrices", "scores", "score tiles", "layer KV"})
 NOTICES_KEPT = 50
+MOST_ENGINES = 32
 
 
 @dataclass
@@ -194,6 +195,8 @@ class RunState:
 
     def engine_for(self, event: events.Event) -> EngineState:
         if event.engine not in self.engines:
+            if len(self.engines) >= MOST_ENGINES:
+                raise ValueError("too many engines")
             label = events.ENGINE_LABELS.get(event.engine, event.engine)
             self.engines[event.engine] = EngineState(event.engine, label)
         return self.engines[event.engine]
@@ -203,7 +206,8 @@ class RunState:
             self.apply(event)
 
     def apply(self, event: events.Event) -> None:
-        """Takes one event in. Raises ValueError when a cache picture does not fit the one before."""
+        """Takes one event in. Raises ValueError when a cache picture fits neither the run nor the one before, and
+        for more engines than there can be."""
         if event.run and event.run != self.run:
             self.run = event.run
             self._forget()
@@ -315,16 +319,20 @@ class RunState:
     def _on_cache(self, event: events.Cache) -> None:
         from kvtui import cache_state  # numpy: with the first picture, not with the first frame
 
+        cache_state.check_room(self.started, event)
         engine = self.engine_for(event)
+        cache_state.check_total([other.cache for other in self.engines.values() if other is not engine], event)
         self._request(engine, event.request)
         engine.cache = cache_state.seen(engine.cache, event) or engine.cache
 
     def _on_heads(self, event: events.Heads) -> None:
         from kvtui import cache_state
 
+        cache_state.check_room(self.started, event)
         engine = self.engine_for(event)
         if engine.cache is not None and event.request in engine.conversation:
-            engine.cache.heads[event.layer] = cache_state.seen_heads(event)
+            caches = [other.cache for other in self.engines.values() if other.cache is not None]
+            cache_state.keep_heads(caches, engine.cache, event)
 
     def _on_memory(self, event: events.Memory) -> None:
         engine = self.engine_for(event)
