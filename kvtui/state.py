@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PAGED = "vllm"  # the engine that forgets nothing: the others are compared with it
 SMOOTHING_S = 0.5
+SHORTEST_S = 1e-5  # between two tokens; what is shorter is no speed of an engine
 # Kinds of device memory that are not the cache: what comes with the model, and what lives for one layer's prefill.
 NOT_CACHE = frozenset({"weights", "partial weights", "skew matrices", "scores", "score tiles", "layer KV"})
 NOTICES_KEPT = 50
@@ -55,7 +56,7 @@ class RequestState:
             return self.outcome.ttft_s
         if self.first_token_clock_s is None:
             return None
-        return self.first_token_clock_s - self.submitted_clock_s
+        return max(0.0, self.first_token_clock_s - self.submitted_clock_s)
 
     @property
     def tpot_s(self) -> float | None:
@@ -72,8 +73,8 @@ class RequestState:
         if self.outcome is not None and self.outcome.decode_tok_s is not None:
             return self.outcome.decode_tok_s
         if self.outcome is not None:
-            return 1 / self.tpot_s if self.tpot_s else None
-        return 1 / self.interval_s if self.interval_s else None
+            return _per_second(self.tpot_s)
+        return _per_second(self.interval_s)
 
     @property
     def text(self) -> str:
@@ -85,10 +86,10 @@ class RequestState:
         if self.last_token_clock_s is None:
             self.first_token_clock_s = event.clock_s
         else:
-            gap_s = max(1e-9, event.clock_s - self.last_token_clock_s)
+            gap_s = max(0.0, event.clock_s - self.last_token_clock_s)
             weight = 1 - math.exp(-gap_s / SMOOTHING_S)
             self.interval_s = gap_s if self.interval_s is None else self.interval_s + weight * (gap_s - self.interval_s)
-        self.last_token_clock_s = event.clock_s
+        self.last_token_clock_s = max(event.clock_s, self.last_token_clock_s or 0.0)  # another's clock may go back
 
     def compare(self, reference: RequestState) -> None:
         """Goes on comparing where it stopped."""
@@ -408,6 +409,10 @@ _HANDLERS: dict[type[events.Event], Any] = {
     events.Status: RunState._on_status,
     events.Notice: RunState._on_notice,
 }
+
+
+def _per_second(interval_s: float | None) -> float | None:
+    return 1 / interval_s if interval_s is not None and interval_s >= SHORTEST_S else None
 
 
 def cache_bytes(device_bytes: dict[str, int]) -> int:

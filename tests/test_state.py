@@ -109,7 +109,7 @@ def test_a_difference_without_its_beginning_waits_for_the_next_whole_picture() -
 def test_a_picture_of_another_shape_is_refused(tokens: int) -> None:
     state = state_of([started(), submitted()])
     good = picture(np.ones((2, 3), np.uint8), whole=True)
-    with pytest.raises(ValueError, match="shape|larger"):
+    with pytest.raises(ValueError, match=r"shape|larger"):
         state.apply(events.Cache(**{**{f: getattr(good, f) for f in good.__struct_fields__}, "tokens": tokens}))
 
 
