@@ -288,7 +288,7 @@ class RaceScreen(Captioned[None]):
         request = state.current if state is not None else None
         if state is None or request is None:
             return Content.styled(name, palette.engine_color(engine))
-        glyph, _ = state_of(request, self._state.status == "paused")
+        glyph, _ = state_of(request, self._state.status)
         facts = f" {figures.speed(request.tokens_per_s):>4}/s"
         if state.cache_bytes:
             facts += f" {figures.size(state.cache_bytes)}"

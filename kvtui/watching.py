@@ -56,6 +56,11 @@ class WatchSource:
         return self._subscriber.standing
 
     @property
+    def place(self) -> str:
+        """The broker's host and port."""
+        return self._subscriber.broker.place
+
+    @property
     def run(self) -> Run | None:
         """The one that is watched."""
         return next((run for run in self.runs if run.id == self.watched), None)
@@ -93,7 +98,7 @@ class WatchSource:
             if self._closed:
                 raise SourceEndedError("")
             if not batch and self.standing.state == "off":
-                raise SourceEndedError(f"the broker {self._subscriber.broker.place}: {self.standing.detail}")
+                raise SourceEndedError(f"the broker {self.place}: {self.standing.detail}")
             if batch or time.monotonic() >= deadline_s:
                 return batch
 
@@ -127,7 +132,13 @@ class WatchSource:
         unpacked = snapshot.unpack(message.payload)
         for event in unpacked.said:
             check(event)
-        return self._joining.snapshot(unpacked, retained=message.retained)
+        following = self._joining.snapshot(unpacked, retained=message.retained)
+        return [*following, *self._ended()] if following else []
+
+    def _ended(self) -> list[events.Status]:
+        """What the columns say of a run that is no longer there."""
+        run = self.run
+        return [events.Status(state=run.state)] if run is not None and run.state != "live" else []
 
     def _seen(self, message: Message) -> list[events.AnyEvent | Restored]:
         """Raises ValueError."""
@@ -154,7 +165,7 @@ class WatchSource:
             self.choose(now.id)
             self._left_over = not live
         if now.id == self.watched and (before is None or before.state != now.state):
-            return [_told(now)] if now.state != "live" or before is not None else []
+            return [_told(now), *self._ended()] if now.state != "live" or before is not None else []
         return []
 
 

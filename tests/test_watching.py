@@ -18,12 +18,13 @@ import pytest
 from msgspec.structs import replace
 
 from engines import events
-from kvtui.outcomes import print_outcomes
+from kvtui.outcomes import _waiting, print_outcomes
 from kvtui.source import Restored, SourceEndedError
 from kvtui.state import RunState
 from kvtui.watching import BATCH_CELLS, MOST_RUNS, WatchSource
 from probes import snapshot, topics
 from probes.broker import Broker, parse
+from probes.connection import Standing
 from probes.publisher import Publisher
 from probes.subscriber import Message, Subscriber
 from tests.mqtt_brokers import RealBroker, free_port, wait_until
@@ -333,6 +334,12 @@ def test_without_a_screen_outcomes_are_printed_until_the_end(real: RealBroker, c
     assert {line.split("  ")[1] for line in lines} == {"vllm", "h2o", "infinigen"}
     assert all(line.startswith("prompt 1  ") and "24 tokens" in line for line in lines)
     assert "has ended" in capsys.readouterr().err
+
+
+def test_without_a_screen_it_says_where_it_waits() -> None:
+    source = WatchSource(Told())
+    source._subscriber.standing = Standing("waiting", "Connection refused")
+    assert _waiting(source) == f"waiting for the broker {source.place}: Connection refused"
 
 
 def test_an_ended_source_says_so() -> None:
