@@ -371,17 +371,17 @@ def inflate(packed: bytes, limit_bytes: int = 1 << 28) -> bytes:
     """Inverse of `deflate`; raises ValueError for garbage and for more than `limit_bytes`."""
     engine = zlib.decompressobj()
     try:
-        cells = engine.decompress(packed, limit_bytes)
+        cells = engine.decompress(packed, limit_bytes + 1)  # it stops there; without one more, it may not see the end
     except zlib.error as fault:
         raise ValueError(f"damaged cache cells: {fault}") from None
-    if not engine.eof:
+    if not engine.eof or len(cells) > limit_bytes:
         raise ValueError("cache cells are cut off or larger than allowed")
     return cells
 
 
 def apply_cells(before: bytes, tokens_before: int, event: Cache) -> bytes:
     """The cells [layers, event.tokens] after `event`, given those before ([layers, tokens_before])."""
-    cells = inflate(event.states)
+    cells = inflate(event.states, event.layers * event.tokens)
     if len(cells) != event.layers * event.tokens:
         raise ValueError("cache cells do not match their shape")
     if event.whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,9 @@ from engines import events
 STATE_BITS = 7
 FLOOR_DECADES = 6  # of the log scale of attention mass, see `events.Cache`
 _SHARES = np.concatenate([[0.0], 10.0 ** (FLOOR_DECADES * (np.arange(1, 256) / 255 - 1))])  # by the byte
+
+# In all columns together. Six engines on 128 layers and 131,072 tokens have 101 million cells, at five bytes each here.
+MOST_CELLS = MOST_CELLS_OF_HEADS = 1 << 27
 
 
 @dataclass
@@ -55,6 +59,38 @@ def share_of(mass: NDArray[np.uint8]) -> NDArray[np.float64]:
     return _SHARES[mass]
 
 
+def check_room(started: events.RunStarted | None, event: events.Cache | events.Heads) -> None:
+    """Raises ValueError for a picture that is larger than the model and its context, before any of it is unpacked."""
+    if started is None:
+        raise ValueError("a cache picture before the run's start")
+    if isinstance(event, events.Cache):
+        fits = event.layers <= started.layers
+    else:
+        fits = event.layer < started.layers and event.kv_heads <= started.kv_heads
+    if not fits or event.tokens > started.context_limit:
+        raise ValueError("a cache picture is larger than the model's cache")
+
+
+def check_total(others: Collection[CacheState | None], event: events.Cache) -> None:
+    """Raises ValueError where all pictures together would take too much memory."""
+    held = sum(cache.cells.size + cache.mass.size for cache in others if cache is not None)
+    if held + event.layers * (event.tokens + event.mass_bins) > MOST_CELLS:
+        raise ValueError("the cache pictures take too much memory")
+
+
+def keep_heads(caches: Collection[CacheState], of: CacheState, event: events.Heads) -> None:
+    """Takes a layer in; those of this cache that were seen longest ago give way where all would take too much memory.
+    Raises ValueError for damaged ones, and where there is no room."""
+    of.heads.pop(event.layer, None)
+    held = sum(heads.states.size for cache in caches for heads in cache.heads.values())
+    room = MOST_CELLS_OF_HEADS - event.kv_heads * event.tokens
+    while held > room and of.heads:
+        held -= of.heads.pop(next(iter(of.heads))).states.size
+    if held > room:
+        raise ValueError("the cache pictures take too much memory")
+    of.heads[event.layer] = seen_heads(event)
+
+
 def seen(before: CacheState | None, event: events.Cache) -> CacheState | None:
     """The picture after `event`; None when that is a difference to one that was never seen. Raises ValueError for
     damaged ones."""
@@ -85,7 +121,7 @@ def seen_heads(event: events.Heads) -> HeadsState:
 
 
 def _array(packed: bytes, rows: int, columns: int) -> NDArray[np.uint8]:
-    cells = np.frombuffer(events.inflate(packed), np.uint8)
+    cells = np.frombuffer(events.inflate(packed, rows * columns), np.uint8)
     if cells.size != rows * columns:
         raise ValueError("a cache picture does not match its shape")
     return cells.reshape(rows, columns)

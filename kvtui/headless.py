@@ -100,7 +100,10 @@ def _recorded(reader: TraceReader, state: RunState) -> Iterator[list[dict[str, A
                 yield from _unfinished(state, rows)
             if isinstance(event, (Cache, Heads)):  # nobody sees the picture
                 continue
-            state.apply(event)
+            try:
+                state.apply(event)
+            except ValueError:  # of an engine too many
+                continue
             if isinstance(event, Outcome):
                 done = rows.setdefault(event.request, [])
                 done.append(_row(state, event))

@@ -13,13 +13,14 @@ from kvtui.source import Restored
 from kvtui.state import RunState
 from probes.snapshot import Snapshot
 
-HELD = 20_000  # messages that came too early
+HELD, HELD_BYTES = 20_000, 64 << 20  # messages that came too early
 
 
 class Joining:
     def __init__(self) -> None:
         self._last: int | None = None  # of the messages without a hole before them
-        self._early: dict[int, events.AnyEvent] = {}
+        self._early: dict[int, tuple[events.AnyEvent, int]] = {}  # with their messages' sizes
+        self._early_bytes = 0
         self._missed = True
 
     @property
@@ -30,12 +31,13 @@ class Joining:
         """Something may be missing, for another reason than a hole in the numbers: the connection was lost."""
         self._missed = True
 
-    def event(self, event: events.AnyEvent) -> list[events.AnyEvent]:
-        """What can be applied now."""
+    def event(self, event: events.AnyEvent, size_bytes: int) -> list[events.AnyEvent]:
+        """What can be applied now. `size_bytes` is the message's."""
         if self._last is not None and event.seq <= self._last:
             return []
-        if len(self._early) < HELD:
-            self._early[event.seq] = replace(event, seq=0)
+        if event.seq - 1 == self._last or (len(self._early) < HELD and self._early_bytes + size_bytes <= HELD_BYTES):
+            self._early_bytes += size_bytes - self._early.get(event.seq, (event, 0))[1]
+            self._early[event.seq] = (replace(event, seq=0), size_bytes)
         ready = self._in_order()
         if ready or self._early:
             self._missed = bool(self._early)
@@ -49,6 +51,7 @@ class Joining:
         restored = self._last != snapshot.seq
         self._last = snapshot.seq
         self._early = {} if not retained else {seq: e for seq, e in self._early.items() if seq > snapshot.seq}
+        self._early_bytes = sum(size_bytes for _, size_bytes in self._early.values())
         following = self._in_order()
         # Whether something came between a retained one and now, only the next message tells, or the next snapshot.
         self._missed = bool(self._early) or (retained and not following)
@@ -56,9 +59,10 @@ class Joining:
 
     def _in_order(self) -> list[events.AnyEvent]:
         ready: list[events.AnyEvent] = []
-        while self._last is not None and (event := self._early.pop(self._last + 1, None)) is not None:
+        while self._last is not None and (early := self._early.pop(self._last + 1, None)) is not None:
             self._last += 1
-            ready.append(event)
+            self._early_bytes -= early[1]
+            ready.append(early[0])
         return ready
 
 

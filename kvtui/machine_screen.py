@@ -49,10 +49,15 @@ class MachineScreen(Captioned[None], Dismissable[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys of the race's screen that mean nothing here are not offered either."""
+        if action == "next_gpu":
+            return len(self._places()) > 1
         return hasattr(self, f"action_{action}")
 
     def show_state(self, state: RunState) -> None:
+        several = len(self._places()) > 1
         self._state = state
+        if several != (len(self._places()) > 1):
+            self.refresh_bindings()
         if self._chosen not in self._places():  # its driver is lost, or a recording was taken back
             self._chosen = None
         self._gauges.show(state, WINDOWS_S[self._window], self._chosen)

@@ -42,7 +42,7 @@ def _waiting(source: WatchSource) -> str:
     standing = source.standing
     if standing.state == "connected":
         return "" if source.run is not None else "waiting for a run"
-    return f"waiting for the broker: {standing.detail}" if standing.detail else ""
+    return f"waiting for the broker {source.place}: {standing.detail}" if standing.detail else ""
 
 
 def _outcomes(batch: Sequence[events.AnyEvent | Restored]) -> Iterator[events.Outcome]:

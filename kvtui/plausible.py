@@ -10,17 +10,34 @@ from typing import Any
 import msgspec
 
 from engines import events
+from kvtui.state import MOST_ENGINES
 
 LONGEST_S = 1e7
-LARGEST_BYTES = 1 << 53
+LARGEST_BYTES = 1 << 50
+FASTEST_BYTES_PER_S = 1e14
 MOST = 1 << 28  # tokens, heads, prompts
-CELLS = 1 << 28  # as many as `events.inflate` gives back
+CELLS = 1 << 25  # of one picture; 128 layers of 131,072 tokens are half of it
 LAYERS = 1 << 12
-ENGINES = 32
-GPUS = 1024
+GPUS = 64  # and slices
+LABEL_CHARACTERS = 48
+LARGEST_KNOB = 1e9
 ROUNDING = 1e-3  # of a difference of two clocks that should be 0
 _ENGINE = re.compile(r"[A-Za-z0-9_+.-]{0,32}")
-_RATES = ("bytes_per_s", "decode_tok_s")
+_SHARES = {"waste", "hit_rate", "kv_usage", "kv_usage_peak", "prefix_hit_share", "fraction"}
+_BELOW = {  # of floats; what is no share, no time and not here is a size
+    "busy_percent": 101.0,
+    "worker_cpu_percent": 100.0 * 4096 + 1,
+    "face_cpu_percent": 100.0 * 4096 + 1,
+    "host_cpu_percent": 100.0 * 4096 + 1,
+    "power_w": 1e5,
+    "power_limit_w": 1e5,
+    "temperature_c": 1000.0,
+    "bytes_per_s": FASTEST_BYTES_PER_S,
+    "decode_tok_s": 1e6,
+    "worker_page_faults_per_s": 1e9,
+    "fetched_tokens": float(MOST),
+    "evicted_tokens": float(MOST),
+}
 
 
 def check(event: events.AnyEvent) -> None:
@@ -29,7 +46,14 @@ def check(event: events.AnyEvent) -> None:
     match event:
         case events.RunStarted():
             _demand(event.layers <= LAYERS and event.kv_heads <= LAYERS, "the model's shape")
-            _demand(len(event.engines) <= ENGINES and all(e.id for e in event.engines), "the engines")
+            _demand(len(event.engines) <= MOST_ENGINES and all(e.id for e in event.engines), "the engines")
+            for engine in event.engines:
+                _demand(len(engine.label) <= LABEL_CHARACTERS, "an engine's label")
+                for name, value in engine.knobs.items():
+                    _check_knob(name, value)
+        case events.Prefill():
+            _demand(event.tokens_done <= event.tokens_total and event.layers_done <= event.layers_total, "the prefill")
+            _demand(event.tokens_total > 0 and event.layers_total > 0, "the prefill")
         case events.Cache():
             _demand(event.layers <= LAYERS and event.layers * event.tokens <= CELLS, "the cache's shape")
             _demand(event.layers * event.mass_bins <= CELLS, "the cache's shape")
@@ -46,17 +70,21 @@ def _check(name: str, value: Any) -> None:
     if isinstance(value, float):
         if name == "logprob":  # of a token that had no chance, minus infinity
             _demand(not math.isnan(value) and value < MOST, name)
-        elif name == "temperature_c":
-            _demand(-274 < value < MOST, name)
+        elif name in _SHARES:
+            _demand(-ROUNDING <= value <= 1 + ROUNDING, name)
         else:
-            _demand(
-                -ROUNDING <= value < (LONGEST_S if name.endswith("_s") and name not in _RATES else LARGEST_BYTES), name
-            )
+            least = -274.0 if name == "temperature_c" else -ROUNDING
+            _demand(least <= value < _BELOW.get(name, LONGEST_S if name.endswith("_s") else LARGEST_BYTES), name)
     elif isinstance(value, bool):
         return
     elif isinstance(value, int):
-        large = "bytes" in name or name.endswith("_hz")
-        _demand(-1 <= value < (LARGEST_BYTES if large else 1 << 31 if name == "token_id" else MOST), name)
+        if name.endswith("bytes_per_s"):
+            below = FASTEST_BYTES_PER_S
+        elif name.endswith("_hz"):
+            below = 1e12
+        else:
+            below = LARGEST_BYTES if "bytes" in name else 1 << 31 if name == "token_id" else MOST
+        _demand(-1 <= value < below, name)
         _demand(value >= 0 or name in ("request", "token_id"), name)
     elif name in ("engine", "id"):
         _demand(_ENGINE.fullmatch(value) is not None, name)
@@ -74,6 +102,11 @@ def _check(name: str, value: Any) -> None:
     elif isinstance(value, dict):  # bytes by kind
         for size in value.values():
             _check(name, size)
+
+
+def _check_knob(name: str, value: str | float | int | bool | None) -> None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        _demand(0 <= value <= 1 if name == "budget" else abs(value) <= LARGEST_KNOB, "a knob")
 
 
 def _demand(holds: bool, what: str) -> None:

@@ -296,7 +296,7 @@ class RaceScreen(Captioned[None]):
         request = state.current if state is not None else None
         if state is None or request is None:
             return Content.styled(name, palette.engine_color(engine))
-        glyph, _ = state_of(request, self._state.status == "paused")
+        glyph, _ = state_of(request, self._state.status)
         told = f" {figures.speed(request.tokens_per_s):>4}/s" if facts else ""
         if state.cache_bytes and facts == MOST_FACTS:
             told += f" {figures.size(state.cache_bytes)}"

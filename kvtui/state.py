@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 PAGED = "vllm"  # the engine that forgets nothing: the others are compared with it
 SMOOTHING_S = 0.5
+SHORTEST_S = 1e-5  # between two tokens; what is shorter is no speed of an engine
 # Kinds of device memory that are not the cache: what comes with the model, and what lives for one layer's prefill.
 NOT_CACHE = frozenset({"weights", "partial weights", "skew matrices", "scores", "score tiles", "layer KV"})
 NOTICES_KEPT = 50
+MOST_ENGINES = 32
 
 
 @dataclass
@@ -54,7 +56,7 @@ class RequestState:
             return self.outcome.ttft_s
         if self.first_token_clock_s is None:
             return None
-        return self.first_token_clock_s - self.submitted_clock_s
+        return max(0.0, self.first_token_clock_s - self.submitted_clock_s)
 
     @property
     def tpot_s(self) -> float | None:
@@ -71,8 +73,8 @@ class RequestState:
         if self.outcome is not None and self.outcome.decode_tok_s is not None:
             return self.outcome.decode_tok_s
         if self.outcome is not None:
-            return 1 / self.tpot_s if self.tpot_s else None
-        return 1 / self.interval_s if self.interval_s else None
+            return _per_second(self.tpot_s)
+        return _per_second(self.interval_s)
 
     @property
     def text(self) -> str:
@@ -84,10 +86,10 @@ class RequestState:
         if self.last_token_clock_s is None:
             self.first_token_clock_s = event.clock_s
         else:
-            gap_s = max(1e-9, event.clock_s - self.last_token_clock_s)
+            gap_s = max(0.0, event.clock_s - self.last_token_clock_s)
             weight = 1 - math.exp(-gap_s / SMOOTHING_S)
             self.interval_s = gap_s if self.interval_s is None else self.interval_s + weight * (gap_s - self.interval_s)
-        self.last_token_clock_s = event.clock_s
+        self.last_token_clock_s = max(event.clock_s, self.last_token_clock_s or 0.0)  # another's clock may go back
 
     def compare(self, reference: RequestState) -> None:
         """Goes on comparing where it stopped."""
@@ -194,6 +196,8 @@ class RunState:
 
     def engine_for(self, event: events.Event) -> EngineState:
         if event.engine not in self.engines:
+            if len(self.engines) >= MOST_ENGINES:
+                raise ValueError("too many engines")
             label = events.ENGINE_LABELS.get(event.engine, event.engine)
             self.engines[event.engine] = EngineState(event.engine, label)
         return self.engines[event.engine]
@@ -203,7 +207,8 @@ class RunState:
             self.apply(event)
 
     def apply(self, event: events.Event) -> None:
-        """Takes one event in. Raises ValueError when a cache picture does not fit the one before."""
+        """Takes one event in. Raises ValueError when a cache picture fits neither the run nor the one before, and
+        for more engines than there can be."""
         if event.run and event.run != self.run:
             self.run = event.run
             self._forget()
@@ -315,16 +320,20 @@ class RunState:
     def _on_cache(self, event: events.Cache) -> None:
         from kvtui import cache_state  # numpy: with the first picture, not with the first frame
 
+        cache_state.check_room(self.started, event)
         engine = self.engine_for(event)
+        cache_state.check_total([other.cache for other in self.engines.values() if other is not engine], event)
         self._request(engine, event.request)
         engine.cache = cache_state.seen(engine.cache, event) or engine.cache
 
     def _on_heads(self, event: events.Heads) -> None:
         from kvtui import cache_state
 
+        cache_state.check_room(self.started, event)
         engine = self.engine_for(event)
         if engine.cache is not None and event.request in engine.conversation:
-            engine.cache.heads[event.layer] = cache_state.seen_heads(event)
+            caches = [other.cache for other in self.engines.values() if other.cache is not None]
+            cache_state.keep_heads(caches, engine.cache, event)
 
     def _on_memory(self, event: events.Memory) -> None:
         engine = self.engine_for(event)
@@ -400,6 +409,10 @@ _HANDLERS: dict[type[events.Event], Any] = {
     events.Status: RunState._on_status,
     events.Notice: RunState._on_notice,
 }
+
+
+def _per_second(interval_s: float | None) -> float | None:
+    return 1 / interval_s if interval_s is not None and interval_s >= SHORTEST_S else None
 
 
 def cache_bytes(device_bytes: dict[str, int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from probes.connection import Standing
 from probes.subscriber import Message, Subscriber
 
 MOST_RUNS = 100
+BATCH_CELLS = 1 << 24  # of cache pictures: unpacking them takes the screen's time, and its keys wait for a batch's end
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class WatchSource:
         self._left_over = False  # what is watched was gone before, and nobody chose it
         self._joining = Joining()
         self._connections = 0
+        self._came: deque[Message] = deque()  # and not yet said
         self._closed = False
         self.runs: tuple[Run, ...] = ()
         self.watched: str | None = None
@@ -51,6 +54,11 @@ class WatchSource:
     @property
     def standing(self) -> Standing:
         return self._subscriber.standing
+
+    @property
+    def place(self) -> str:
+        """The broker's host and port."""
+        return self._subscriber.broker.place
 
     @property
     def run(self) -> Run | None:
@@ -76,17 +84,21 @@ class WatchSource:
         deadline_s = time.monotonic() + timeout_s
         while True:
             batch = self._switched()
-            messages = [] if batch else self._subscriber.take(min(0.1, timeout_s))
+            if not batch and not self._came:
+                self._came.extend(self._subscriber.take(min(0.1, timeout_s)))
             if self._connections != self._subscriber.connections:
                 self._connections = self._subscriber.connections
                 self._joining.missed()
-            for message in messages:
-                batch += self._heard(message)
+            cells = sum(map(_cells, batch))
+            while self._came and cells < BATCH_CELLS:
+                heard = self._heard(self._came.popleft())
+                cells += sum(map(_cells, heard))
+                batch += heard
             self._subscriber.want_snapshot(self._joining.wants_snapshot)
             if self._closed:
                 raise SourceEndedError("")
             if not batch and self.standing.state == "off":
-                raise SourceEndedError(f"the broker {self._subscriber.broker.place}: {self.standing.detail}")
+                raise SourceEndedError(f"the broker {self.place}: {self.standing.detail}")
             if batch or time.monotonic() >= deadline_s:
                 return batch
 
@@ -109,7 +121,7 @@ class WatchSource:
                 return self._snapshot(message)
             event = topics.unpack(message.payload)
             check(event)
-            return [*self._joining.event(event)]
+            return [*self._joining.event(event, len(message.payload))]
         except ValueError:
             self.refused += 1
             return []
@@ -120,7 +132,13 @@ class WatchSource:
         unpacked = snapshot.unpack(message.payload)
         for event in unpacked.said:
             check(event)
-        return self._joining.snapshot(unpacked, retained=message.retained)
+        following = self._joining.snapshot(unpacked, retained=message.retained)
+        return [*following, *self._ended()] if following else []
+
+    def _ended(self) -> list[events.Status]:
+        """What the columns say of a run that is no longer there."""
+        run = self.run
+        return [events.Status(state=run.state)] if run is not None and run.state != "live" else []
 
     def _seen(self, message: Message) -> list[events.AnyEvent | Restored]:
         """Raises ValueError."""
@@ -147,8 +165,14 @@ class WatchSource:
             self.choose(now.id)
             self._left_over = not live
         if now.id == self.watched and (before is None or before.state != now.state):
-            return [_told(now)] if now.state != "live" or before is not None else []
+            return [_told(now), *self._ended()] if now.state != "live" or before is not None else []
         return []
+
+
+def _cells(event: events.AnyEvent | Restored) -> int:
+    if isinstance(event, Restored):
+        return BATCH_CELLS
+    return event.layers * event.tokens if isinstance(event, events.Cache) else 0
 
 
 def _told(run: Run) -> events.Notice:

@@ -98,6 +98,7 @@ class Connection(ABC):
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(_Daemons())
+        self._loop.set_exception_handler(_drop_losses)
         self.closing = asyncio.Event()
         beside = asyncio.create_task(self.alongside())
         self._ready.set()
@@ -150,6 +151,12 @@ class Connection(ABC):
             client.pending_calls_threshold = MESSAGES_HELD
             self.standing = Standing("connected")
             await self.serve(client)
+
+
+def _drop_losses(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A connection that was given up has futures that nobody asks for any more. Why it was lost has been said."""
+    if not isinstance(context.get("exception"), (aiomqtt.MqttError, OSError)):
+        loop.default_exception_handler(context)
 
 
 def _standing_after(fault: BaseException | None) -> Standing:

@@ -122,7 +122,8 @@ def _merged_caches(before: events.Cache, after: events.Cache) -> events.Cache:
     if after.whole or before.layers != after.layers:
         return after
     try:
-        cells = events.apply_cells(events.inflate(before.states), before.tokens, after)
+        whole = events.inflate(before.states, before.layers * before.tokens)
+        cells = events.apply_cells(whole, before.tokens, after)
     except ValueError:  # damaged: whoever applies it finds out
         return after
     return replace(after, whole=before.whole, states=events.deflate(cells))

@@ -168,7 +168,7 @@ class FakeEngine:
         )
 
     def heads(self, request: int, layer: int) -> Any:
-        states = np.full((2, len(self.context)), KvState.DEVICE, np.uint8)
+        states = np.full((self.model.kv_heads, len(self.context)), KvState.DEVICE, np.uint8)
         return SimpleNamespace(states=states, mass=np.full(states.shape, 1 / states.size, np.float32))
 
     def _stamp(self, event: Event) -> Event:

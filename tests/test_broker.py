@@ -20,6 +20,9 @@ from probes.broker import PASSWORD_VARIABLE, parse
         ("MQTT://ann@broker:1884/lab/kv/", "broker", 1884, "lab/kv", "ann"),
         ("mqtts://[::1]/a%20b", "::1", 8883, "a b", None),
         ("mqtt://an%40n@127.0.0.1/x", "127.0.0.1", 1883, "x", "an@n"),
+        ("mqtt://b\u00fccher.example./k%C3%BCche", "b\u00fccher.example.", 1883, "k\u00fcche", None),
+        ("mqtt://[fe80::1%eth0]/x", "fe80::1%eth0", 1883, "x", None),
+        ("mqtt://my_broker-1/x", "my_broker-1", 1883, "x", None),
     ],
 )
 def test_what_an_address_says(url: str, host: str, port: int, prefix: str, user: str | None) -> None:
@@ -49,6 +52,32 @@ def test_what_an_address_says(url: str, host: str, port: int, prefix: str, user:
         "mqtt://:hunter2@broker/x",
         "mqtt://ann:hunter2@broker:99999/x",
         "mqtt://ann:hunter2@broker/+",
+        "mqtt://broker/a#",
+        "mqtt://broker/a?",
+        "mqtt://broker/a\nb",
+        "mqtt://broker/a%0Ab",
+        "mqtt://broker/a%00",
+        "mqtt://broker/a%7f",
+        "mqtt://broker/a%c2%9b",
+        "mqtt://broker/\udcff",
+        "mqtt://broker/%ff",
+        "mqtt://broker/a%e2%80%ae",
+        "mqtt://an\udcffn@broker/a",
+        "mqtt://an%00n@broker/a",
+        "mqtt://an%ffn@broker/a",
+        "mqtt://" + "n" * 70_000 + "@broker/a",
+        "mqtt://ann:hunter2%00@broker/a",
+        "mqtt://h..h/a",
+        "mqtt://.h/a",
+        "mqtt://h%20h/a",
+        "mqtt://h h/a",
+        "mqtt://b\udcffr/a",
+        "mqtt://b\x1br/a",
+        "mqtt://br\toker/a",
+        "mqtt://" + "h" * 300 + "/a",
+        "mqtt://" + "h" * 64 + ".example/a",
+        "mqtt://" + "h." * 150 + "h/a",
+        "mqtt://[::zz]/a",
     ],
 )
 def test_a_bad_address_is_one_line(url: str) -> None:
@@ -64,6 +93,13 @@ def test_the_password_of_the_environment_needs_no_warning() -> None:
     assert broker.password == "hunter2"
     assert not broker.warnings
     assert "hunter2" not in repr(broker)
+
+
+@pytest.mark.parametrize("password", ["hunter2\udcff", "hunter2" * 10_000])
+def test_a_password_that_no_message_can_hold_is_refused(password: str) -> None:
+    with pytest.raises(BadRequest, match="the password is UTF-8") as refused:
+        parse("mqtt://ann@localhost/x", environment={PASSWORD_VARIABLE: password})
+    assert "hunter2" not in str(refused.value)
 
 
 def test_a_password_in_the_address_is_said_to_be_visible() -> None:

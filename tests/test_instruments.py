@@ -13,6 +13,7 @@ from kvtui.app import KvtuiApp
 from kvtui.instruments import Instruments
 from kvtui.machine import Machine, together
 from kvtui.machine_screen import MachineScreen
+from kvtui.panes.gauges import Gauges
 from kvtui.panes.lines import pieces_len
 from kvtui.panes.machine_line import MachineLine
 from kvtui.plausible import check
@@ -304,3 +305,46 @@ async def test_recordings_that_come_along_show_the_machine_too() -> None:
         await pilot.press("g")
         await shows(pilot, "worker's memory")
         await shows(pilot, "InfiniGen to device")
+        shown = screen_text(app)
+        assert "engines to device" not in shown  # it would be the same chart again
+        assert "tab GPU" not in shown
+        assert "UI's CPU" not in shown or "n/a" not in shown.split("UI's CPU")[1].splitlines()[0]
+
+
+def gauges_of(batch: list[events.AnyEvent], size: tuple[int, int] = (120, 36)) -> str:
+    state, gauges = RunState(), Gauges()
+    state.apply_all(batch)
+    gauges.show(state, 120.0, None)
+    return "\n".join("".join(text for text, _ in line) for line in gauges.draw(*size))
+
+
+def test_what_is_not_told_throughout_takes_no_room_and_no_chart_is_there_twice() -> None:
+    bare = Sample(run="r", host_cpu_percent=50.0, driver="")
+    batch: list[events.AnyEvent] = [replace(started(), run="r")]
+    for step in range(1, 20):
+        batch += [moved(step, 10**9), replace(bare, wall_s=step + 0.5)]
+    shown = gauges_of(batch)
+    assert "CPU, all programs" in shown
+    assert "n/a" not in shown
+    assert shown.count("to device") == 1
+    assert "InfiniGen to device" in shown
+    both = [event for e in batch for event in ([e, replace(e, engine="vllm")] if isinstance(e, Transfer) else [e])]
+    assert gauges_of(both).count("to device") == 3  # of all of them, and of each
+
+
+async def test_the_key_to_another_gpu_is_there_where_there_is_another() -> None:
+    source = ScriptedSource([replace(started(), run="r"), replace(HOST, run="r", wall_s=1.0)])
+    app = KvtuiApp(commands.WorkerConfig(), source)
+
+    def offered() -> bool:
+        return "next_gpu(1)" in [there.binding.action for there in app.screen.active_bindings.values()]
+
+    async with app.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "RAM")
+        await pilot.press("g")
+        await shows(pilot, "worker's memory")
+        assert not offered()
+        source.say(replace(HOST, run="r", wall_s=2.0, gpus=[GPU, replace(GPU, index=1)]))
+        await until(pilot, offered)
+        source.say(replace(HOST, run="r", wall_s=3.0, gpus=[]))
+        await until(pilot, lambda: not offered())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from engines import events
-from kvtui.joining import Joining
+from kvtui.joining import HELD_BYTES, Joining
 from kvtui.source import Restored
 from kvtui.state import RunState
 from probes import snapshot
@@ -40,7 +41,7 @@ def shown(batch: list[events.AnyEvent | Restored], state: RunState) -> RunState:
     return state
 
 
-def comparable(state: RunState) -> object:
+def comparable(state: RunState) -> dict[str, Any]:
     """All of a state but what a snapshot leaves out: since when a cell is as it is, the graphs' points, and layers
     head by head that were seen before the cache's own picture."""
     told = plain(state)
@@ -73,7 +74,7 @@ def test_a_snapshot_and_what_follows_is_the_whole(share: float) -> None:
     joining = Joining()
     state = shown(joining.snapshot(pictured(RACE, seq), retained=True), RunState())
     for event in numbered(RACE)[seq:]:
-        state = shown([*joining.event(event)], state)
+        state = shown([*joining.event(event, 100)], state)
     assert comparable(state) == comparable(whole)
     for engine in whole.engines.values():
         cache, other = engine.cache, state.engines[engine.id].cache
@@ -105,31 +106,31 @@ def test_a_retained_snapshot_may_be_old_until_something_follows_it() -> None:
     assert not joining.wants_snapshot
     joining = Joining()
     joining.snapshot(pictured(RACE, 30), retained=True)
-    joining.event(numbered(RACE)[30])
+    joining.event(numbered(RACE)[30], 100)
     assert not joining.wants_snapshot
 
 
 def test_what_is_in_the_snapshot_already_is_not_applied_again() -> None:
     joining = Joining()
     joining.snapshot(pictured(RACE, 40), retained=True)
-    assert joining.event(numbered(RACE)[20]) == []
-    assert joining.event(numbered(RACE)[39]) == []
-    assert joining.event(numbered(RACE)[40]) == [RACE[40]]
-    assert joining.event(numbered(RACE)[40]) == []
+    assert joining.event(numbered(RACE)[20], 100) == []
+    assert joining.event(numbered(RACE)[39], 100) == []
+    assert joining.event(numbered(RACE)[40], 100) == [RACE[40]]
+    assert joining.event(numbered(RACE)[40], 100) == []
 
 
 def test_after_a_hole_nothing_is_applied_until_a_snapshot_has_what_was_lost() -> None:
     joining, messages = Joining(), numbered(RACE)
     state = shown(joining.snapshot(pictured(RACE, 40), retained=True), RunState())
-    state = shown([*joining.event(messages[40])], state)
+    state = shown([*joining.event(messages[40], 100)], state)
     for event in messages[45:60]:  # 41 to 44 never come
-        assert joining.event(event) == []
+        assert joining.event(event, 100) == []
     assert joining.wants_snapshot
     assert joining.snapshot(pictured(RACE, 30), retained=True) == []  # older than what is shown
     state = shown(joining.snapshot(pictured(RACE, 60), retained=False), state)
     assert not joining.wants_snapshot
     for event in messages[60:]:
-        state = shown([*joining.event(event)], state)
+        state = shown([*joining.event(event, 100)], state)
     whole = RunState()
     whole.apply_all(RACE)
     assert comparable(state) == comparable(whole)
@@ -138,14 +139,14 @@ def test_after_a_hole_nothing_is_applied_until_a_snapshot_has_what_was_lost() ->
 def test_a_hole_that_is_filled_late_needs_no_snapshot_to_go_on() -> None:
     joining, messages = Joining(), numbered(RACE)
     joining.snapshot(pictured(RACE, 40), retained=True)
-    assert joining.event(messages[41]) == []
-    assert joining.event(messages[40]) == [RACE[40], RACE[41]]
+    assert joining.event(messages[41], 100) == []
+    assert joining.event(messages[40], 100) == [RACE[40], RACE[41]]
 
 
 def test_what_comes_before_the_snapshot_waits_for_it() -> None:
     joining, messages = Joining(), numbered(RACE)
     for event in messages[35:50]:
-        assert joining.event(event) == []
+        assert joining.event(event, 100) == []
     state = shown(joining.snapshot(pictured(RACE, 40), retained=True), RunState())
     whole = RunState()
     whole.apply_all(RACE[:50])
@@ -157,11 +158,11 @@ def test_a_number_out_of_all_bounds_does_not_stop_a_run_for_good() -> None:
     """Somebody else publishes under its name: what follows is shown, and the next snapshot forgets them."""
     joining, messages = Joining(), numbered(RACE)
     joining.snapshot(pictured(RACE, 40), retained=True)
-    assert joining.event(replace(messages[40], seq=1 << 27)) == []
-    assert joining.event(messages[40]) == [RACE[40]]
+    assert joining.event(replace(messages[40], seq=1 << 27), 100) == []
+    assert joining.event(messages[40], 100) == [RACE[40]]
     joining.snapshot(pictured(RACE, 41), retained=False)
     assert not joining.wants_snapshot
-    assert joining.event(messages[41]) == [RACE[41]]
+    assert joining.event(messages[41], 100) == [RACE[41]]
 
 
 def test_what_is_said_again_counts_once() -> None:
@@ -183,7 +184,12 @@ def test_another_run_begins_from_nothing() -> None:
     whole = RunState()
     whole.apply_all(race)
     found = pictured(race, len(race))
-    assert comparable(shown(Joining().snapshot(found, retained=True), RunState())) == comparable(whole)
+    joined, known = (
+        comparable(state) for state in (shown(Joining().snapshot(found, retained=True), RunState()), whole)
+    )
+    # The machine is watched over all runs, and what moved in an earlier one is not retained.
+    assert joined.pop("machine")["links"].keys() == known.pop("machine")["links"].keys()
+    assert joined == known
     assert len(found.said) <= len(rerun) + 3
 
 
@@ -209,3 +215,20 @@ def test_a_snapshot_from_outside_may_be_anything(packed: bytes) -> None:
 def test_a_snapshot_that_swells_is_refused() -> None:
     with pytest.raises(ValueError):
         snapshot.unpack(events.deflate(b"\0" * (snapshot.UNPACKED_LIMIT_BYTES + 1)))
+
+
+def test_what_comes_too_early_is_bounded_by_its_size_and_the_next_snapshot_goes_on() -> None:
+    joining, messages = Joining(), numbered(RACE)
+    shown(joining.snapshot(pictured(RACE, 10), retained=False), RunState())
+    most = HELD_BYTES // (4 << 20)
+    for event in messages[20 : 40 + most]:
+        joining.event(event, 4 << 20)
+        joining.event(event, 4 << 20)  # said twice, it is held once
+    assert joining.wants_snapshot
+    (restored, *following) = joining.snapshot(pictured(RACE, 20), retained=True)
+    assert isinstance(restored, Restored)
+    assert following == RACE[20 : 20 + most]
+    assert not joining.wants_snapshot
+    assert joining.event(messages[20 + most], 4 << 20) == [RACE[20 + most]]
+    assert joining.event(messages[22 + most], HELD_BYTES) == []  # what was held is let go of
+    assert joining.event(messages[21 + most], 100) == RACE[21 + most : 23 + most]

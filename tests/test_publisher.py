@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import shutil
 import subprocess
@@ -213,6 +214,30 @@ def test_closing_waits_a_moment_and_no_longer(real: RealBroker) -> None:
         assert closed.wait(5)
     finally:
         real.thaw()
+
+
+def test_what_a_lost_connection_leaves_behind_is_not_printed(real: RealBroker, caplog) -> None:
+    class Left(Publisher):
+        async def serve(self, client: aiomqtt.Client) -> None:
+            nobody_asks = asyncio.get_running_loop().create_future()
+            nobody_asks.set_exception(aiomqtt.MqttCodeError(16, "Unexpected disconnection"))
+            del nobody_asks
+            wrong = asyncio.get_running_loop().create_future()
+            wrong.set_exception(AttributeError("a mistake of ours"))
+            del wrong
+            gc.collect()
+            await super().serve(client)
+
+    publisher = Left(at(real))
+    publisher.start()
+    wait_until(lambda: publisher.standing.state == "connected")
+    real.freeze()
+    publisher.publish([events.Status(run="r", state="idle")] * 20)
+    publisher.close(0.2)
+    real.thaw()
+    gc.collect()
+    assert "a mistake of ours" in caplog.text
+    assert "Unexpected disconnection" not in caplog.text
 
 
 def test_what_cannot_be_kept_is_counted() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engines import events
-from kvtui import figures
+from kvtui import cache_state, figures
 from kvtui.cache_state import CacheState
 from kvtui.state import RunState, cache_bytes
 from kvtui.verdict import findings
@@ -109,7 +109,7 @@ def test_a_difference_without_its_beginning_waits_for_the_next_whole_picture() -
 def test_a_picture_of_another_shape_is_refused(tokens: int) -> None:
     state = state_of([started(), submitted()])
     good = picture(np.ones((2, 3), np.uint8), whole=True)
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(ValueError, match=r"shape|larger"):
         state.apply(events.Cache(**{**{f: getattr(good, f) for f in good.__struct_fields__}, "tokens": tokens}))
 
 
@@ -266,7 +266,7 @@ def small_picture(tokens: int, states: list[list[int]], whole: bool) -> events.C
 
 
 def test_a_state_knows_since_which_token_it_holds() -> None:
-    state = RunState()
+    state = state_of([started()])
     state.apply(small_picture(2, [[1, 1]], whole=True))
     state.apply(small_picture(4, [[0, 1 ^ 5, 1, 1]], whole=False))
     state.apply(small_picture(5, [[0, 0, 0, 0, 1]], whole=False))
@@ -277,7 +277,7 @@ def test_a_state_knows_since_which_token_it_holds() -> None:
 
 
 def test_a_layer_is_seen_head_by_head() -> None:
-    state = RunState()
+    state = state_of([started()])
     state.apply(small_picture(2, [[1, 1]], whole=True))
     heads = events.Heads(
         engine="h2o",
@@ -296,3 +296,66 @@ def test_a_layer_is_seen_head_by_head() -> None:
     assert state.engines["h2o"].cache.heads[0].tokens == 2  # type: ignore[union-attr]
     with pytest.raises(ValueError):
         state.apply(msgspec.structs.replace(heads, tokens=3))
+
+
+def huge(engine: str, tokens: int, layers: int = 30) -> events.Cache:
+    """Far smaller on its way than in memory."""
+    cells = events.deflate(bytes(layers * tokens))
+    mass = events.deflate(bytes(layers))
+    return events.Cache(
+        engine=engine, request=0, tokens=tokens, layers=layers, whole=True, states=cells, mass=mass, mass_bins=1
+    )
+
+
+def test_a_picture_larger_than_the_models_cache_is_refused() -> None:
+    with pytest.raises(ValueError, match="before the run's start"):
+        RunState().apply(huge("h2o", 8))
+    state = state_of([started(), submitted()])
+    state.apply(huge("h2o", 8192))
+    head = events.Heads(engine="h2o", request=0, layer=0, kv_heads=3, tokens=8, states=b"", mass=b"")
+    for wrong in (
+        huge("h2o", 8193),
+        huge("h2o", 8, layers=31),
+        msgspec.structs.replace(head, tokens=8193),
+        msgspec.structs.replace(head, layer=30),
+        msgspec.structs.replace(head, kv_heads=4),
+    ):
+        with pytest.raises(ValueError, match="larger than the model's"):
+            state.apply(wrong)
+    assert cache_of(state, "h2o").tokens == 8192
+
+
+@pytest.mark.parametrize("size", [7, 9, 1 << 20])
+def test_unpacking_stops_at_the_size_that_is_expected(size: int) -> None:
+    state = state_of([started(), submitted()])
+    event = msgspec.structs.replace(huge("h2o", 8, layers=1), states=events.deflate(bytes(size)))
+    with pytest.raises(ValueError):
+        state.apply(event)
+    with pytest.raises(ValueError):
+        events.apply_cells(b"", 0, event)
+    assert events.inflate(events.deflate(b""), 0) == b""
+    with pytest.raises(ValueError):
+        events.inflate(events.deflate(b"x"), 0)
+
+
+def test_all_pictures_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_state, "MOST_CELLS", 1000)
+    monkeypatch.setattr(cache_state, "MOST_CELLS_OF_HEADS", 30)
+    state = state_of([started(), submitted()])
+    state.apply(huge("vllm", 16))
+    state.apply(huge("h2o", 14))
+    state.apply(huge("vllm", 17))  # in place of its own
+    with pytest.raises(ValueError, match="too much memory"):
+        state.apply(huge("infinigen", 1))
+    cells = events.deflate(bytes(12))
+    for engine, layer in (("h2o", 0), ("h2o", 1), ("h2o", 2), ("h2o", 1)):
+        state.apply(events.Heads(engine=engine, request=0, layer=layer, kv_heads=3, tokens=4, states=cells, mass=cells))
+    assert list(cache_of(state, "h2o").heads) == [2, 1]
+
+
+def test_there_are_at_most_so_many_engines() -> None:
+    state = state_of([started(), submitted()])
+    state.apply_all(token(f"e{number}", 0, 1, 0.0) for number in range(29))
+    with pytest.raises(ValueError, match="engines"):
+        state.apply(token("e29", 0, 1, 0.0))
+    assert len(state.engines) == 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from engines import events
 from kvtui.help_screen import HelpScreen
 from kvtui.runs_screen import RunsScreen
 from kvtui.watch import WatchApp
@@ -22,6 +23,8 @@ RACE = whole_race(prompt_tokens=64, new_tokens=12)
 class Heard(Told):
     """Two runs, the first on a machine called lab, the other on one called roof."""
 
+    race = RACE
+
     def start(self) -> None:
         self.standing = Standing("connected")
         self.present("aaaa1111", "lab", "live")
@@ -33,15 +36,16 @@ class Heard(Told):
 
     def watch(self, run: str) -> None:
         picture = snapshot.Picture()
-        for event in RACE:
+        for event in self.race:
             picture.add(event if run == "aaaa1111" else replace(event, run=run))
-        packed = snapshot.pack(picture, len(RACE))
+        packed = snapshot.pack(picture, len(self.race))
         assert packed is not None
         self.said.append(Message(run, topics.SNAPSHOT, packed, True))
 
 
-def make() -> tuple[WatchApp, Heard]:
+def make(race: list[events.AnyEvent] = RACE) -> tuple[WatchApp, Heard]:
     subscriber = Heard()
+    subscriber.race = race
     return WatchApp(WatchSource(subscriber)), subscriber
 
 
@@ -57,6 +61,18 @@ async def test_a_remote_run_is_shown_live_and_how_it_ends() -> None:
         assert "✓ done" in screen_text(app)
         subscriber.standing = Standing("waiting", "Connection refused")
         await shows(pilot, "◌ waiting for the broker")
+
+
+async def test_columns_say_that_the_run_has_ended_where_a_request_had_not() -> None:
+    for state, said in (("ended", "■ ended here"), ("gone", "✖ broke off here")):
+        app, subscriber = make(RACE[: len(RACE) // 2])
+        async with app.run_test(size=(120, 36)) as pilot:
+            await shows(pilot, "several KV caches" if app.state.started is None else "● live")
+            await until(pilot, lambda app=app: app.state.started is not None)
+            subscriber.present("aaaa1111", "lab", state)
+            await shows(pilot, said)
+            assert "decoding" not in screen_text(app)
+            assert "◔ prefill" not in screen_text(app)
 
 
 async def test_keys_change_between_the_runs() -> None:

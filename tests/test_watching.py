@@ -18,12 +18,13 @@ import pytest
 from msgspec.structs import replace
 
 from engines import events
-from kvtui.outcomes import print_outcomes
+from kvtui.outcomes import _waiting, print_outcomes
 from kvtui.source import Restored, SourceEndedError
 from kvtui.state import RunState
-from kvtui.watching import MOST_RUNS, WatchSource
-from probes import topics
+from kvtui.watching import BATCH_CELLS, MOST_RUNS, WatchSource
+from probes import snapshot, topics
 from probes.broker import Broker, parse
+from probes.connection import Standing
 from probes.publisher import Publisher
 from probes.subscriber import Message, Subscriber
 from tests.mqtt_brokers import RealBroker, free_port, wait_until
@@ -266,6 +267,34 @@ def test_what_a_crash_left_gives_way_to_a_live_run(live_only: bool) -> None:
     assert source.watched == "left"
 
 
+def test_a_flood_of_pictures_comes_in_small_batches() -> None:
+    """The screen's keys are heard between two of them."""
+    subscriber = Told()
+    source = WatchSource(subscriber)
+    presence = topics.pack(topics.Presence(run="r", state="live"), json=False)
+    announced = replace(RACE[0], layers=100, context_limit=1 << 18)
+    first = snapshot.Snapshot(seq=0, said=[announced])
+    subscriber.said.append(Message("r", topics.PRESENCE, presence, True))
+    source.receive(0.0)
+    source.receive(0.0)
+    packed = events.deflate(msgspec.msgpack.encode(first))
+    subscriber.said.append(Message("r", topics.SNAPSHOT, packed, False))
+    tokens = BATCH_CELLS // 200  # two of them are a batch
+    cells = events.deflate(bytes(100 * tokens))
+    for seq in range(1, 8):
+        event = events.Cache(
+            engine="h2o", request=0, tokens=tokens, layers=100, whole=True, states=cells, mass=b"", mass_bins=0, seq=seq
+        )
+        subscriber.said.append(Message("r", "cache", topics.pack(event, json=False), False))
+    too_large = replace(event, tokens=1 << 19, seq=8)
+    subscriber.said.append(Message("r", "cache", topics.pack(too_large, json=False), False))
+    assert [type(event) for event in source.receive(0.0)] == [Restored]
+    sizes = [len(source.receive(0.0)) for _ in range(4)]
+    assert sum(sizes) == 7
+    assert max(sizes) == 3
+    assert source.refused == 1
+
+
 def test_another_schema_is_refused() -> None:
     subscriber = Told()
     source = WatchSource(subscriber)
@@ -305,6 +334,12 @@ def test_without_a_screen_outcomes_are_printed_until_the_end(real: RealBroker, c
     assert {line.split("  ")[1] for line in lines} == {"vllm", "h2o", "infinigen"}
     assert all(line.startswith("prompt 1  ") and "24 tokens" in line for line in lines)
     assert "has ended" in capsys.readouterr().err
+
+
+def test_without_a_screen_it_says_where_it_waits() -> None:
+    source = WatchSource(Told())
+    source._subscriber.standing = Standing("waiting", "Connection refused")
+    assert _waiting(source) == f"waiting for the broker {source.place}: Connection refused"
 
 
 def test_an_ended_source_says_so() -> None:

@@ -119,6 +119,7 @@ class Gauges(Lines):
             if value or len(rates) == 1
         ]
         whole = f"{rate(sum(rates.values()))}{' modelled' if rates and not measured else ''}"
+        movers = self._movers(machine, told)
         gauges = []
         if machine.gpus:
             kind = pcie(gpu) if gpu is not None else "PCIe"
@@ -128,23 +129,32 @@ class Gauges(Lines):
             elif bus is not None and rates:
                 facts.append("modelled traffic apart")
             gauges.append(Gauge(f"{kind} {label}", facts, on_bus, scale))
-        if links:
+        if len(movers) == 1:  # its chart and that of all engines are the same
+            (id,) = movers
+            gauges.append(Gauge(f"{one_line(name_of(id))} {label}", [whole], engines, scale, palette.engine_color(id)))
+        elif links:
             gauges.append(Gauge(f"engines {label}", [whole, *(each if len(rates) > 1 else [])], engines, scale))
         return gauges
 
     def _each_link(self, machine: Machine) -> list[Gauge]:
-        """One engine after the other, of those that have moved anything."""
+        """One engine after the other, of those that have moved anything, where they are several."""
         gauges = []
         for label, _, told in _DIRECTIONS:
-            parts = {id: self._of(link.history, told) for id, link in machine.links.items() if link.history.version}
+            parts = self._movers(machine, told)
+            if len(parts) == 1:
+                continue
             scale = figures.ceiling(max((top for part in parts.values() for top in _tops(part)), default=0.0))
             for id, part in parts.items():
-                if max(_tops(part), default=0.0) > 0:
-                    now = self._recently(machine.links[id].history, told, machine)
-                    facts = [f"{figures.rate(now)}{'' if machine.links[id].measured else ' modelled'}"]
-                    name = f"{one_line(name_of(id))} {label}"
-                    gauges.append(Gauge(name, facts, part, scale, palette.engine_color(id)))
+                now = self._recently(machine.links[id].history, told, machine)
+                facts = [f"{figures.rate(now)}{'' if machine.links[id].measured else ' modelled'}"]
+                name = f"{one_line(name_of(id))} {label}"
+                gauges.append(Gauge(name, facts, part, scale, palette.engine_color(id)))
         return gauges
+
+    def _movers(self, machine: Machine, told: str) -> dict[str, Columns]:
+        """The engines that have moved anything in that direction."""
+        parts = {id: self._of(link.history, told) for id, link in machine.links.items() if link.history.version}
+        return {id: part for id, part in parts.items() if max(_tops(part), default=0.0) > 0}
 
     def _recently(self, history: History, name: str, machine: Machine) -> float:
         return history.mean(name, machine.sampled_s - COMPARED_S, machine.sampled_s + 1e-6) or 0.0
@@ -213,10 +223,16 @@ def _tops(columns: Columns) -> list[float]:
 
 
 def _drawn(gauges: list[Gauge], width: int, height: int) -> list[list[Piece]]:
-    """Each with a line that says what it is, and as tall a graph as there is room for; those above get what is over."""
+    """Each with a line that says what it is, and as tall a graph as there is room for; those above get what is over.
+    What is not told throughout takes no room."""
     lines: list[list[Piece]] = []
-    room, over = divmod(max(0, height - len(gauges)), max(1, len(gauges)))
-    for number, gauge in enumerate(gauges):
+    charts = [list(gauge.columns(width)) if gauge.columns is not None else [] for gauge in gauges]
+    told = [any(bucket is not None for bucket in chart) for chart in charts]
+    shown = [gauge for gauge, is_told in zip(gauges, told, strict=True) if is_told or not _says_nothing(gauge)]
+    room, over = divmod(max(0, height - len(shown)), max(1, sum(told)))
+    for gauge, chart, is_told in zip(gauges, charts, told, strict=True):
+        if gauge not in shown:
+            continue
         label: list[Piece] = [(gauge.label, palette.style(palette.now.dim))]
         facts: list[Piece] = []
         for fact in gauge.facts:
@@ -226,11 +242,16 @@ def _drawn(gauges: list[Gauge], width: int, height: int) -> list[list[Piece]]:
                 break
             facts = more
         lines.append(rule(label, facts, width))
-        rows = room + (number < over)
-        if rows and gauge.columns is not None:
-            columns = [None if b is None else (b[1], b[2] - b[1]) for b in gauge.columns(width)]
+        rows = room + (over > 0) if is_told else 0
+        over -= is_told
+        if rows:
+            columns = [None if b is None else (b[1], b[2] - b[1]) for b in chart]
             lines += graph.stacked(columns, rows, gauge.scale, gauge.color)
     return lines
+
+
+def _says_nothing(gauge: Gauge) -> bool:
+    return all(fact.endswith("n/a") for fact in gauge.facts)
 
 
 def _condition(gpu: Gpu | None) -> list[str]:

@@ -56,17 +56,17 @@ class Podium(Lines):
         return self._whole.engines.get(self.engine)
 
     @property
-    def _paused(self) -> bool:
-        return self._whole.status == "paused"
+    def _status(self) -> str:
+        return self._whole.status
 
     def key(self) -> Any:
         engine = self._state
         request = engine.current if engine is not None else None
         if engine is None or request is None:
-            return self._paused
+            return self._status
         held = (engine.cache_bytes, engine.host_bytes, paged_bytes(self._whole, self.engine), self._most_bytes())
         told = server_load.usage(engine) if engine.remote else ""
-        return request.request, request.status, self._paused, held, told, _figures(request, engine.remote)
+        return request.request, request.status, self._status, held, told, _figures(request, engine.remote)
 
     def _most_bytes(self) -> int:
         """Of any engine. From the state that is drawn: it changes while this is hidden, and is drawn before `show`."""
@@ -76,7 +76,7 @@ class Podium(Lines):
         engine, color = self._state, palette.engine_color(self.engine)
         request = engine.current if engine is not None else None
         strong, plain = palette.style(color, bold=True), palette.style(palette.now.foreground)
-        glyph, word = state_of(request, self._paused)
+        glyph, word = state_of(request, self._status)
         bad = request is not None and request.status in ("device_oom", "error", "failed")
         mark = palette.style(palette.now.background, palette.now.error, bold=True) if bad else strong
         state: list[Piece] = [(f" {glyph} {word} " if bad else f"{glyph} {word}", mark)]

@@ -43,7 +43,7 @@ class Splash(Vertical):
         self._shown: object = None
 
     def compose(self) -> ComposeResult:
-        caches = _COUNT.get(len(self._engines), "many KV caches") if self._engines else "KV caches"
+        caches = _COUNT.get(len(self._engines), "several KV caches")
         yield Static(Content(f"kvtui · one prompt stream, {caches}, side by side"), id="title")
         yield Static(self._what(), id="what")
         yield Static(Content(f"◌ {self._begun}"), id="stages")

@@ -26,12 +26,19 @@ _STATES = {
 }
 
 
-def state_of(request: RequestState | None, paused: bool) -> tuple[str, str]:
-    """Glyph and word."""
+_WHOLE = {  # of the run's states, those that every request which has not ended shares
+    "paused": ("‖", "paused"),
+    "ended": ("■", "ended here"),
+    "gone": ("✖", "broke off here"),
+}
+
+
+def state_of(request: RequestState | None, status: str) -> tuple[str, str]:
+    """Glyph and word; `status` is the run's."""
     if request is None:
         return "○", "waiting"
-    if paused and request.outcome is None:
-        return "‖", "paused"
+    if status in _WHOLE and request.outcome is None:
+        return _WHOLE[status]
     return _STATES.get(request.status, ("○", request.status))
 
 
@@ -40,12 +47,12 @@ class Vitals(Lines):
         super().__init__(**arguments)
         self.engine = engine
         self._state: EngineState | None = None
-        self._paused = False
+        self._status = ""
         self._top_speed = 0.0
 
     def show(self, state: RunState) -> None:
         self._state = state.engines.get(self.engine)
-        self._paused = state.status == "paused"
+        self._status = state.status
         current = [engine.current for engine in state.engines.values()]
         self._top_speed = max((r.tokens_per_s or 0.0 for r in current if r is not None), default=0.0)
         self.redraw()
@@ -57,11 +64,11 @@ class Vitals(Lines):
     def key(self) -> Any:
         request = self._request
         if request is None:
-            return self._paused
+            return self._status
         return (
             request.request,
             request.status,
-            self._paused,
+            self._status,
             id(request.prefill),
             len(request.tokens),
             len(request.differs),
@@ -73,7 +80,7 @@ class Vitals(Lines):
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         request, color = self._request, palette.engine_color(self.engine)
-        glyph, word = state_of(request, self._paused)
+        glyph, word = state_of(request, self._status)
         strong, dim = palette.style(color, bold=True), palette.style(palette.now.dim)
         bad = request is not None and request.status in ("device_oom", "error", "failed")
         mark = palette.style(palette.now.error, bold=True) if bad else strong
