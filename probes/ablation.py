@@ -53,14 +53,15 @@ def measure(
         for name, (id, knobs) in VARIANTS.items()
     }
     rounds: dict[str, list[engines.Result]] = {name: [] for name in VARIANTS}
-    for turn in range(ROUNDS):
+    for turn in range(ROUNDS + 1):  # the first warms up
         for name, engine in made.items():
             engine.reset()
             result = engine.generate(ids, new_tokens, ignore_eos=True)
             if result.outcome != "ok":
                 raise KvtuiError(f"{name}: {result.detail}")
-            rounds[name].append(result)
-            said(f"round {turn + 1}: {name}")
+            if turn:
+                rounds[name].append(result)
+            said(f"round {turn}: {name}")
     rows = []
     for name, engine in made.items():
         kept = retention(engine, layout, context, cases)
