@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import msgspec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 ENGINE_LABELS = {
     "vllm": "Paged (vLLM-style)",

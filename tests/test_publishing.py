@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -125,8 +126,10 @@ def test_a_headless_run_is_published_and_watched_without_a_screen(tmp_path: Path
 
 
 def test_a_broker_that_is_not_there_changes_nothing_but_one_line() -> None:
-    address = f"mqtt://127.0.0.1:{free_port()}/kv"
-    ran = kvtui("run", "--model", "fake", "--prompt", "one", "--engines", "vllm", "--json", "--mqtt", address)
+    with socket.socket() as held:  # bound and not listening: nobody else can take the port meanwhile
+        held.bind(("127.0.0.1", 0))
+        address = f"mqtt://127.0.0.1:{held.getsockname()[1]}/kv"
+        ran = kvtui("run", "--model", "fake", "--prompt", "one", "--engines", "vllm", "--json", "--mqtt", address)
     assert ran.returncode == 0
     (line,) = ran.stderr.splitlines()
     assert "were not sent" in line
