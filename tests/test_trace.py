@@ -196,7 +196,8 @@ def test_an_event_of_another_schema_is_found_when_it_is_played(tmp_path: Path, e
         frames.write_frame(file, trace.pack(3.0, b"\x91" + event))
     reader = TraceReader(path)
     assert len(reader) == 2
-    with pytest.raises(BadRequest, match=rf"t\.kvtrace has an event 3\.0 s in that schema {events.SCHEMA_VERSION} does not know, .*{said}"):
+    unknown = rf"t\.kvtrace has an event 3\.0 s in that schema {events.SCHEMA_VERSION} does not know, .*{said}"
+    with pytest.raises(BadRequest, match=unknown):
         reader.events(1)
 
 
