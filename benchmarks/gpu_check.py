@@ -16,7 +16,7 @@ import importlib.metadata
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 import engines
 from benchmarks import gpu_decode, gpu_engines
-from benchmarks.gpu_decode import device
+from benchmarks.gpu_decode import device, median_ms
 from benchmarks.gpu_table import Row
 from engines import importance, kernels
 from engines.model import Model
@@ -86,21 +86,6 @@ def right(cases: list[tuple[int, int, int, int, int, torch.dtype]]) -> list[Row]
     """Of each kind of error the worst, in terms of its limit."""
     kinds = zip(*(errors(*case) for case in cases), strict=True)
     return [max(kind, key=lambda row: (row.off, row.value / (row.limit or 1))) for kind in kinds]
-
-
-def median_ms(works: list[Callable[[], object]], repeats: int) -> list[float]:
-    """Of each, all taking turns."""
-    times: list[list[float]] = [[] for _ in works]
-    for turn in range(repeats + 3):  # the first three compile and warm up
-        for work, spent in zip(works, times, strict=True):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            work()
-            end.record()
-            end.synchronize()
-            if turn >= 3:
-                spent.append(start.elapsed_time(end))
-    return [median(spent) for spent in times]
 
 
 def fast(groups: int, length: int, repeats: int) -> Iterator[Row]:

@@ -72,18 +72,24 @@ def errors(lengths: tuple[int, ...], heads: int, groups: int, dim: int, slots: i
     ]
 
 
-def spent_ms(work: Callable[[], object], repeats: int) -> float:
-    """Median of CUDA events around it."""
-    times = []
+def median_ms(works: list[Callable[[], object]], repeats: int) -> list[float]:
+    """Of each, all taking turns."""
+    times: list[list[float]] = [[] for _ in works]
     for turn in range(repeats + 3):  # the first three compile and warm up
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        if turn >= 3:
-            times.append(start.elapsed_time(end))
-    return median(times)
+        for work, spent in zip(works, times, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            end.record()
+            end.synchronize()
+            if turn >= 3:
+                spent.append(start.elapsed_time(end))
+    return [median(spent) for spent in times]
+
+
+def spent_ms(work: Callable[[], object], repeats: int) -> float:
+    """Of one alone."""
+    return median_ms([work], repeats)[0]
 
 
 def copy_bytes_per_s(repeats: int = 10) -> float:

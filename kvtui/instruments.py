@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from engines import commands, events
-from kvtui.source import Restored, Source, SourceEndedError
+from engines import events
+from kvtui.source import PassingSource, Restored, Source, SourceEndedError
 
 if TYPE_CHECKING:
     from probes.sampler import Sampler
@@ -26,21 +25,18 @@ def sampler_of(worker_id: int | None) -> Sampler:
     return Sampler(HostProbe(worker_id), GpuProbe())
 
 
-class Instruments:
+class Instruments(PassingSource):
     """Puts `Sample` events among what `source`, a worker, says: after what it said meanwhile, with the run's name and
     time. `sampling` makes the sampler of a worker's process."""
 
     def __init__(self, source: Source, sampling: Callable[[int | None], Sampler] = sampler_of) -> None:
-        self._source, self._sampling = source, sampling
+        super().__init__(source)
+        self._sampling = sampling
         self._turns = threading.Lock()  # start and close, one at a time
         self._sampler: Sampler | None = None
         self._run, self._began_s = "", 0.0
         self._pinned: dict[str, int] = {}  # by engine, where the device is a GPU
         self._on_gpu = False
-
-    @property
-    def log_path(self) -> Path | None:
-        return getattr(self._source, "log_path", None)
 
     @property
     def process_id(self) -> int | None:
@@ -67,9 +63,6 @@ class Instruments:
         sampler = self._sampler
         samples = [self._placed(at_s, sample) for at_s, sample in sampler.taken()] if sampler is not None else []
         return [*batch, *samples] if samples else batch
-
-    def send(self, command: commands.Command) -> None:
-        self._source.send(command)
 
     def close(self) -> None:
         with self._turns:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from engines import commands, events
-from kvtui.source import Restored, Source
+from engines import events
+from kvtui.source import PassingSource, Restored, Source
 from probes.publisher import Publisher
 
 
-class PublishingSource:
+class PublishingSource(PassingSource):
     """A `Source` that publishes what another one says. The publisher goes on after `close`: another source may follow.
     When the broker refuses, a notice says so, once."""
 
     def __init__(self, source: Source, publisher: Publisher) -> None:
-        self._source, self._publisher = source, publisher
+        super().__init__(source)
+        self._publisher = publisher
         self._told = False
-
-    @property
-    def log_path(self) -> Path | None:
-        return getattr(self._source, "log_path", None)
-
-    def start(self) -> None:
-        self._source.start()
 
     def receive(self, timeout_s: float) -> Sequence[events.AnyEvent | Restored]:
         batch = self._source.receive(timeout_s)
@@ -37,12 +30,6 @@ class PublishingSource:
             text = f"nothing is published to {place}: {standing.detail}; the run goes on"
             return [*batch, events.Notice(level="warning", text=text)]
         return batch
-
-    def send(self, command: commands.Command) -> None:
-        self._source.send(command)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def worded(publisher: Publisher) -> str:

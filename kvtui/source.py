@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from engines.commands import Command
@@ -36,3 +37,23 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Ends it and all that belongs to it. May wait a few seconds; may be called again."""
+
+
+class PassingSource:
+    """What stands between a source and its receiver, and hears all that is said: `receive` is its own."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @property
+    def log_path(self) -> Path | None:
+        return getattr(self._source, "log_path", None)
+
+    def start(self) -> None:
+        self._source.start()
+
+    def send(self, command: Command) -> None:
+        self._source.send(command)
+
+    def close(self) -> None:
+        self._source.close()

@@ -23,12 +23,12 @@ from typing import BinaryIO
 
 import msgspec
 
-from engines import commands, events, frames
+from engines import events, frames
 from engines.errors import BadRequest
 from kvtui.literal import one_line
 from kvtui.output_file import empty, holds_something, open_to_write
 from kvtui.plausible import LONGEST_S, check
-from kvtui.source import Restored, Source
+from kvtui.source import PassingSource, Restored, Source
 
 MAGIC = "kvtrace"
 HEADER_LIMIT_BYTES = 4096
@@ -98,31 +98,19 @@ class TraceWriter:
                 file.close()
 
 
-class TracingSource:
+class TracingSource(PassingSource):
     """A `Source` that writes down what another one says. When the trace ends before its time, a notice says so. The
     trace is open after `close`: another source may go on with it."""
 
     def __init__(self, source: Source, trace: TraceWriter) -> None:
-        self._source, self._trace = source, trace
-
-    @property
-    def log_path(self) -> Path | None:
-        return getattr(self._source, "log_path", None)
-
-    def start(self) -> None:
-        self._source.start()
+        super().__init__(source)
+        self._trace = trace
 
     def receive(self, timeout_s: float) -> Sequence[events.AnyEvent | Restored]:
         batch = self._source.receive(timeout_s)
         said = [event for event in batch if not isinstance(event, Restored)]
         ended = self._trace.write(said) if said else ""
         return [*batch, events.Notice(level="warning", text=ended)] if ended else batch
-
-    def send(self, command: commands.Command) -> None:
-        self._source.send(command)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 class TraceReader:
