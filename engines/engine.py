@@ -145,6 +145,7 @@ class Engine(Answering):
         self.scheduler.preemptions = 0
         self.device_pool.reset_peaks()
         self.host_pool.reset_peaks()
+        self._transfers.begin()
 
     def forget_conversation(self) -> bool:
         """Frees the conversation that has ended; says whether there was one."""
