@@ -27,7 +27,7 @@ UNCHARGED = ("activations",)
 class Request:
     """`batch` sequences of `context` prompt tokens and `new_tokens` more, all held at once. `budget` is the share of
     entries that H2O keeps and InfiniGen fetches, `partial_ratio` that of InfiniGen's columns. Prefills are those of
-    `kvtui --prefill`; "published" is the eager prefill of the policies' own published code (see `published_scores`)."""
+    `kvtui --prefill`; "published" is the policies' own code: eager, and all prompts of a batch together."""
 
     engine: str
     context: int
