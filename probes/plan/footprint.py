@@ -20,6 +20,7 @@ PREFILLS = {
     "h2o": ("eager", "flash", "chunked", "published"),
     "infinigen": ("eager", "flash", "published"),
 }
+ENGINES = tuple(PREFILLS)
 UNCHARGED = ("activations",)
 
 

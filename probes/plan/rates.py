@@ -51,8 +51,8 @@ class Link:
 
 
 def of_gpu(gpu: Gpu, bandwidth_share: float = BANDWIDTH_SHARE, flops_share: float = FLOPS_SHARE) -> Rates:
-    """Decode steps of the paged engine and of H2O replay a CUDA graph; InfiniGen's are launched kernel by kernel, as its
-    host decides layer by layer what moves."""
+    """Decode steps of the paged engine and of H2O replay a CUDA graph; InfiniGen's are launched kernel by kernel, as
+    its host decides layer by layer what moves."""
     bandwidth = gpu.bytes_per_s * bandwidth_share
     replayed, launched = LAYER_KERNELS * REPLAYED_S, LAYER_KERNELS * LAUNCHED_S
     return Rates(

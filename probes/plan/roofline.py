@@ -70,9 +70,7 @@ def decode_s(model: PlannedModel, request: Request, rates: Rates, link: Link, co
     return step.now_s
 
 
-def _decode(
-    step: _Step, model: PlannedModel, request: Request, rates: Rates, link: Link, context: float
-) -> float:
+def _decode(step: _Step, model: PlannedModel, request: Request, rates: Rates, link: Link, context: float) -> float:
     shape, batch, engine = model.shape, request.batch, request.engine
     step.add("overhead", rates.step_s[engine])
     moved = 0.0
@@ -86,19 +84,26 @@ def _decode(
         for _ in range(shape.layers):
             step.add("overhead", rates.layer_s[engine] + batch * rates.sequence_layer_s[engine])
             _linear(step, model, model.layer_parameters, batch, rates)
-            _attend(step, model, batch * entries, bytes_per_s, rates)
+            _attend(step, model, batch * entries, bytes_per_s)
     _linear(step, model, model.head_parameters, batch, rates)
     return moved
+
+
+def scored_bytes(model: PlannedModel, partial_ratio: float) -> int:
+    """Of one key that InfiniGen's speculation looks at, in one layer: its columns, and the passes over its scores."""
+    shape = model.shape
+    width = max(1, round(partial_ratio * shape.head_dim))
+    return shape.kv_heads * width * model.width + shape.heads * 4 * SPECULATION_PASSES
 
 
 def _linear(step: _Step, model: PlannedModel, parameters: int, rows: int, rates: Rates) -> None:
     step.work(parameters * model.width, rates.weights_bytes_per_s, 2 * rows * parameters, rates.linear_flops)
 
 
-def _attend(step: _Step, model: PlannedModel, entries: float, bytes_per_s: float, rates: Rates) -> None:
-    """One query of each sequence over so many entries of all of them."""
-    operations = 4 * model.shape.heads * model.shape.head_dim * entries
-    step.work(entries * model.layer_token_bytes, bytes_per_s, operations, rates.attention_flops)
+def _attend(step: _Step, model: PlannedModel, entries: float, bytes_per_s: float) -> None:
+    """One query of each sequence over so many entries of all of them. Nobody shares what a sequence reads, and H / G
+    operations a byte are few: memory is the bound."""
+    step.work(entries * model.layer_token_bytes, bytes_per_s)
 
 
 def _fetching_layers(
@@ -111,8 +116,7 @@ def _fetching_layers(
     turns, together = (1, request.batch) if request.prefill == "published" else (request.batch, 1)
     batch = turns * together
     selected = max(1.0, request.budget * context)
-    width = max(1, round(request.partial_ratio * shape.head_dim))
-    scored = context * (shape.kv_heads * width * model.width + shape.heads * 4 * SPECULATION_PASSES)
+    scored = context * scored_bytes(model, request.partial_ratio)
     before_attention = model.query_parameters + 2 * shape.kv_heads * shape.head_dim * shape.hidden
     link_free_s = moved = 0.0
 
@@ -136,7 +140,7 @@ def _fetching_layers(
                 arrivals.append(fetch(selected))
             step.wait_until(arrival)
             entries = (selected if layer else context) + 1
-            _attend(step, model, together * entries, rates.kv_bytes_per_s, rates)
+            _attend(step, model, together * entries, rates.kv_bytes_per_s)
         _linear(step, model, model.layer_parameters - before_attention, batch, rates)
     return moved
 
