@@ -146,6 +146,8 @@ class Planner:
             if row["tpot_s"]:
                 speed.setdefault(named(row), []).append(Point(row["context"], row["tpot_s"] * 1e3))
         contexts = sorted({row["context"] for row in rows})
+        if len(contexts) == 1:
+            return []
         taken["there is"] = [Point(context, self.device_bytes / 1e9) for context in contexts]
         about = f"{self.model.name}, {self.gpu.name}, batch {batch}, modelled"
         memory = Chart(
