@@ -104,7 +104,9 @@ def results(rows: Rows) -> Rows:
         found.append(
             {
                 "engine": engine_id,
+                "prefill": "flash",
                 "context": context,
+                "batch": 1,
                 "rounds": len(own),
                 "predicted_tpot_s": median(row["predicted_tpot_s"] for row in own),
                 "measured_tpot_s": median(row["measured_tpot_s"] for row in own),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from probes.plan.calibration import Calibration
 
 HERE = "here"
+DEFAULT_LINK = "pcie4"
 WAYS = tuple(dict.fromkeys(way for ways in PREFILLS.values() for way in ways))
 # Elsewhere, and here.
 MODELS, CONTEXTS, NEW_TOKENS = ("llama-2-7b", "smollm2-135m"), ("2k,8k,32k,128k", "512,1k,2k"), (512, 8)
@@ -41,7 +42,9 @@ class Plan(Study):
             "--gpu", default="a100-80g", help=f"{', '.join(gpus())}; or here: calibrate on this machine"
         )
         parser.add_argument(
-            "--link", default="pcie4", help=f"{', '.join(links())}, unscaled:<GB/s>; pcie4*7 is 7 times as fast"
+            "--link",
+            default=absent,
+            help=f"{', '.join(links())}, unscaled:<GB/s>; pcie4*7 is 7 times as fast (default: pcie4; here: as of kvtui)",
         )
         parser.add_argument(
             "--model", default=absent, help=f"short name, or a config.json (default: {MODELS[0]}; here: {MODELS[1]})"
@@ -93,6 +96,7 @@ class Plan(Study):
         _within(options.flops_share, "--flops-share")
         if options.rounds < 1:
             raise BadRequest(f"--rounds is 1 or more, not {options.rounds}")
+        self._link = given("link") or (None if self._is_here else DEFAULT_LINK)
         self._device_bytes = ranges.bytes_of(given("device_memory"), "--device-memory")
         self._host_bytes = ranges.bytes_of(given("host_memory"), "--host-memory")
         self._model = given("model") or MODELS[self._is_here]
@@ -106,11 +110,11 @@ class Plan(Study):
             return self._calibration.links()
         link = self._planner.link
         info = LinkInfo(
-            profile=self.options.link,
+            profile=str(self._link),
             measured=False,
             bytes_per_s=link.bytes_per_s,
             latency_s=link.latency_s,
-            description=self.options.link,
+            description=str(self._link),
         )
         return (info,)
 
@@ -151,7 +155,7 @@ class Plan(Study):
             model=planned_model(self._model, options.dtype),
             gpu=on,
             rates=of_gpu(on, options.bandwidth_share, options.flops_share),
-            link=ranges.link(options.link),
+            link=ranges.link(str(self._link)),
             device_bytes=self._device_bytes or on.memory_bytes - forecast.RESERVED_BYTES,
             host_bytes=self._host_bytes,
             budget=options.budget,
@@ -164,7 +168,7 @@ class Plan(Study):
         from probes.plan.calibration import Calibration
 
         model = engines.load_model(self._model, dtype=self.options.dtype)
-        return Calibration(model, self._contexts, self.options.budget, self.options.link, self._new_tokens)
+        return Calibration(model, self._contexts, self.options.budget, self._link, self._new_tokens)
 
 
 def _within(share: float, option: str) -> None:
