@@ -44,7 +44,7 @@ class Plan(Study):
         parser.add_argument(
             "--link",
             default=absent,
-            help=f"{', '.join(links())}, unscaled:<GB/s>; pcie4*7 is 7 times as fast (default: pcie4; here: as of kvtui)",
+            help=f"{', '.join(links())}, unscaled:<GB/s>; pcie4*7 is 7-fold (default: pcie4; here: as of kvtui)",
         )
         parser.add_argument(
             "--model", default=absent, help=f"short name, or a config.json (default: {MODELS[0]}; here: {MODELS[1]})"
