@@ -14,32 +14,29 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engines import machines
 from engines.clock import Clock
 from engines.errors import BadRequest
 from engines.events import LinkInfo
-
-GB = 1e9
+from engines.machines import GB, LATENCY_S
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine's link and device-memory bandwidth, bytes a second, one direction. Data sheets: NVIDIA A100 80GB SXM
-    (HBM2e 2039 GB/s), H100 SXM (HBM3 3350 GB/s), GH200 (HBM3 4000 GB/s; NVLink-C2C 450 GB/s a direction). PCIe x16 at
-    the ~80 % of its raw rate that large pinned copies reach."""
+    """A machine's link and device-memory bandwidth, bytes a second, one direction (see engines.machines)."""
 
     description: str
     link_bytes_per_s: float
     device_bytes_per_s: float
 
 
-PROFILES = {
-    "pcie3": Profile("A100:PCIe3", 12.5 * GB, 2039 * GB),
-    "pcie4": Profile("A100:PCIe4", 25 * GB, 2039 * GB),
-    "pcie5": Profile("H100:PCIe5", 50 * GB, 3350 * GB),
-    "nvlink-c2c": Profile("GH200:NVLink-C2C", 450 * GB, 4000 * GB),
-}
+def _profile(link: machines.LinkKind) -> Profile:
+    gpu = machines.gpu(link.gpu)
+    return Profile(f"{gpu.label}:{link.label}", link.bytes_per_s, gpu.bytes_per_s)
+
+
+PROFILES = {name: _profile(link) for name, link in machines.links().items()}
 DEFAULT_PROFILE = "pcie4"
-LATENCY_S = 10e-6
 
 
 _seen_bytes_per_s: list[float] = []
