@@ -21,6 +21,7 @@ STUDIES = {
     "hybrid": "improvements:Hybrid",
     "ablation": "improvements:Ablation",
     "retention": "retention:RetentionStudy",
+    "performance": "performance:Performance",
 }
 INTERRUPTED = 130
 
@@ -150,7 +151,7 @@ def _measure(study: Study, folder: Any, *, as_json: bool) -> int:
     if as_json:
         print(to_json(record).decode(), end="")
         return 0
-    print(table(record.results))
+    print(table(study.shown(record.results)))
     from probes.studies.charts import to_text
 
     terminal = sys.stdout.isatty()
