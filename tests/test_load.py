@@ -170,3 +170,38 @@ def test_a_prompt_longer_than_the_context_is_an_outcome() -> None:
     long, short = serve(engine, [Request(prompt(1020), 5), Request(prompt(20), 5)])
     assert (long.outcome, short.outcome) == ("too_long", "ok")
     assert "1,025 tokens" in long.detail
+
+
+@pytest.mark.parametrize("engine_id", ["vllm", "h2o", "h2o+", "infinigen", "infinigen+"])
+def test_what_fits_alone_is_served_however_many_come(engine_id: str) -> None:
+    """What a step needs beside the KV is not reserved: when it is missing, some wait, and nobody is lost."""
+    model = tiny("llama")[0]
+    asked = [Request(prompt(300, seed), 12, 1e-4 * seed) for seed in range(5)]
+    roomy = engines.create_engine(engine_id, model, budget=0.5, link="pcie4")
+    serve(roomy, asked[:1])
+    beside_weights = roomy.memory().device_peak_bytes - model.weights_bytes
+    cap_bytes = model.weights_bytes + int(1.3 * beside_weights)
+    engine = engines.create_engine(engine_id, model, budget=0.5, link="pcie4", device_memory_bytes=cap_bytes)
+    assert [served.outcome for served in serve(engine, asked)] == ["ok"] * 5
+    assert engine.memory().device_peak_bytes <= cap_bytes
+    engine.reset()
+    left = engine.memory().device_bytes
+    assert {kind: left[kind] for kind in left if kind not in ("weights", "skew matrices")} == {}
+
+
+def test_waiting_for_room_is_no_preemption() -> None:
+    """Two prompts of which one fits, and its answer too: the second is never begun before the first has ended."""
+    model = tiny("llama")[0]
+    cap_bytes = model.weights_bytes + 10 * 16 * model.kv_bytes_per_token
+    engine = engines.create_engine("vllm", model, device_memory_bytes=cap_bytes)
+    first, second = serve(engine, [Request(prompt(120, seed), 30) for seed in (1, 2)])
+    assert second.started_s >= first.last_s
+    assert engine.memory().preemptions == 0
+
+
+def test_one_that_fits_nowhere_ends_and_the_others_go_on() -> None:
+    model = tiny("llama")[0]
+    cap_bytes = model.weights_bytes + 200_000
+    engine = engines.create_engine("h2o+", model, budget=0.5, device_memory_bytes=cap_bytes)
+    asked = [Request(prompt(length, length), 4) for length in (120, 900, 120)]
+    assert [served.outcome for served in serve(engine, asked)] == ["ok", "device_oom", "ok"]
