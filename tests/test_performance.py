@@ -105,7 +105,7 @@ def test_out_of_memory_is_a_row_and_so_is_what_is_too_long(model: Any) -> None:
     assert short["outcome"] == "ok"
     assert (long["outcome"], long["reached_tokens"], long["answered"]) == ("device_oom", 200, 0)
     assert "out of device memory at 200 tokens" in long["detail"]
-    assert long["ttft_s"] is long["tpot_s"] is long["tok_s"] is None
+    assert all(long[name] is None for name in ("ttft_s", "tpot_s", "tok_s", "device_peak_bytes"))
     assert beyond["outcome"] == "too_long"
     reading = made.reading([short, long, beyond])
     assert "Paged (vLLM-style) ran out of device memory at 200 tokens of context." in reading
@@ -142,7 +142,7 @@ def test_a_full_machine_is_a_row_and_the_next_cell_begins_anew(model: Any, monke
 
 
 def test_a_stream_is_the_same_for_all_engines_and_another_in_each_round(model: Any) -> None:
-    made = make(model, *SMALL, "--rates", "2,4", "--requests", "30", "--seed", "5")
+    made = make(model, *SMALL, "--rates", "2,4", "--requests", "30", "--seed", "5", "--contexts", "40,80,1023")
     streams = {
         (cell["rate_per_s"], cell["round"], cell["engine"]): made._requests(cell)
         for cell in made.cells()

@@ -140,12 +140,12 @@ class Performance(ModelStudy):
                 Request(self._prompt(start, cell["context"]), cell["new_tokens"])
                 for start in rng.sample(range(max(STARTS, cell["batch"])), cell["batch"])
             ]
-        count = self.options.requests
+        count, lengths = self.options.requests, self._that_fit()
         rng = random.Random(f"{self.options.seed} stream {cell['round']}")
         arrivals = poisson(cell["rate_per_s"], count, rng)
         starts = rng.sample(range(max(STARTS, count)), count)
         return [
-            Request(self._prompt(start, rng.choice(self._contexts)), rng.choice(self._new_tokens), arrival_s)
+            Request(self._prompt(start, rng.choice(lengths)), rng.choice(self._new_tokens), arrival_s)
             for start, arrival_s in zip(starts, arrivals, strict=True)
         ]
 
@@ -155,7 +155,12 @@ class Performance(ModelStudy):
 
         if "batch" in group:
             return self._requests(group)
-        return [Request(self._prompt(0, context), min(self._new_tokens)) for context in self._contexts]
+        return [Request(self._prompt(0, context), min(self._new_tokens)) for context in self._that_fit()]
+
+    def _that_fit(self) -> list[int]:
+        """Contexts that streams are made of: those that leave room for any answer, if there are such."""
+        room = self.model.context_limit - max(self._new_tokens)
+        return [context for context in self._contexts if context <= room] or self._contexts
 
     def _prompt(self, start: int, tokens: int) -> list[int]:
         from probes.prefetch import prose_ids
@@ -192,7 +197,8 @@ class Performance(ModelStudy):
         if figures["outcome"] == "host_oom" or (figures["outcome"] == "device_oom" and self._cap is None):
             del self._engines[key]  # the machine itself was full: what that left behind is not the next cell's affair
         if "batch" in variant and figures["outcome"] != "ok":
-            figures |= dict.fromkeys(performance_results.TIMES)  # of the rest alone they would flatter
+            # Of the rest alone, or on the way to where it ended, they would flatter.
+            return figures | dict.fromkeys(performance_results.TIMES) | performance_results.NO_ACCOUNTS
         return {
             **figures,
             "device_peak_bytes": memory.device_peak_bytes,

@@ -118,8 +118,9 @@ def reading(results: Rows, slo_ttft_s: float, slo_tpot_s: float) -> str:
     said = []
     if grid:
         first = _first(grid)
-        ends = sorted({min(row["context"] for row in first), _longest(first)})
-        said += [line for context in ends for line in _speed([row for row in first if row["context"] == context])]
+        timed = sorted({row["context"] for row in first if row["ttft_s"] is not None})
+        for context in dict.fromkeys((*timed[:1], *timed[-1:])):
+            said += _speed([row for row in first if row["context"] == context])
         said += _memory(first)
     said += _failures(results)
     said += _stream_words(streams, slo_ttft_s, slo_tpot_s)
