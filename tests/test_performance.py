@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from engines.errors import BadRequest
+from engines.sizes import parsed, size
 from probes import study
 from probes.studies import performance_results as said_of
 from probes.studies.base import Rows
@@ -110,6 +111,7 @@ def test_out_of_memory_is_a_row_and_so_is_what_is_too_long(model: Any) -> None:
     reading = made.reading([short, long, beyond])
     assert "Paged (vLLM-style) ran out of device memory at 200 tokens of context." in reading
     assert "longer than the model's context: 1,023 tokens" in reading
+    assert reading.endswith(f"capped at {size(cap)}.")
     assert [point.x for point in made.charts([short, long, beyond])[0].series["Paged (vLLM-style)"]] == [40]
 
 
@@ -241,6 +243,22 @@ def test_refusals_are_one_line(arguments: tuple[str, ...], said: str) -> None:
         Performance(options(*arguments))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("512MiB", 512 << 20),
+        ("2GB", 2_000_000_000),
+        ("1.5 kib", 1536),
+        ("7", 7),
+        ("0", None),
+        ("-1", None),
+        ("2XB", None),
+    ],
+)
+def test_sizes_are_read_as_they_are_written(text: str, size_bytes: int | None) -> None:
+    assert parsed(text) == size_bytes
 
 
 def test_the_command_goes_on_where_it_was_interrupted(

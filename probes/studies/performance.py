@@ -116,7 +116,8 @@ class Performance(ModelStudy):
         return performance_results.brief(results)
 
     def reading(self, results: Rows) -> str:
-        return performance_results.reading(results, self.options.slo_ttft, self.options.slo_tpot)
+        said = performance_results.reading(results, self.options.slo_ttft, self.options.slo_tpot)
+        return said if self._cap is None else f"{said} Each engine's device pool was capped at {sizes.size(self._cap)}."
 
     def charts(self, results: Rows) -> list[Chart]:
         return performance_results.charts(results)

@@ -115,7 +115,7 @@ def charts(results: Rows) -> list[Chart]:
 
 def reading(results: Rows, slo_ttft_s: float, slo_tpot_s: float) -> str:
     grid, streams = _grid(results), _streams(results)
-    said = []
+    said: list[str] = []
     if grid:
         first = _first(grid)
         timed = sorted({row["context"] for row in first if row["ttft_s"] is not None})
