@@ -14,14 +14,15 @@ from engines.errors import BadRequest, KvtuiError
 from probes.studies.base import Rows, Study
 
 STUDIES = {
+    "performance": "performance:Performance",
+    "retention": "retention:RetentionStudy",
+    "plan": "plan:Plan",
     "scoring": "improvements:Scoring",
     "chunks": "improvements:Chunks",
     "prefetch": "improvements:Prefetch",
     "million": "improvements:Million",
     "hybrid": "improvements:Hybrid",
     "ablation": "improvements:Ablation",
-    "retention": "retention:RetentionStudy",
-    "plan": "plan:Plan",
 }
 INTERRUPTED = 130
 
@@ -151,7 +152,7 @@ def _measure(study: Study, folder: Any, *, as_json: bool) -> int:
     if as_json:
         print(to_json(record).decode(), end="")
         return 0
-    print(table(record.results))
+    print(table(study.shown(record.results)))
     from probes.studies.charts import to_text
 
     terminal = sys.stdout.isatty()
