@@ -13,13 +13,14 @@ from engines import link as engines_link
 from engines.errors import BadRequest
 from engines.machines import gpu, gpus, links
 from probes import study
-from probes.plan import calibration, ranges
+from probes.plan import calibration
 from probes.plan.footprint import Request, footprint
 from probes.plan.forecast import RESERVED_BYTES, Planner, cells
 from probes.plan.here import settled
 from probes.plan.planned_model import of_config, planned_model
-from probes.plan.rates import Link, Rates, of_gpu
+from probes.plan.rates import Link, Rates, link_of, of_gpu
 from probes.plan.roofline import decode_s, prefill_s, times
+from probes.studies.lists import counts, size
 from probes.studies.plan import Plan
 from tests.test_imports import modules_after
 
@@ -48,7 +49,7 @@ HEAD_BYTES, KV_BYTES = 2 * 64_000, 2 * 2 * 16 * 2  # of a token in a layer
 def planner(name: str = "a100-80g", link: str = "pcie4", new_tokens: int = 512) -> Planner:
     on = gpu(name)
     usable = on.memory_bytes - RESERVED_BYTES
-    return Planner(MODEL, on, of_gpu(on), ranges.link(link), usable, None, 0.3, new_tokens)
+    return Planner(MODEL, on, of_gpu(on), link_of(link), usable, None, 0.3, new_tokens)
 
 
 def row(plan: Planner, engine: str, prefill: str, context: int, batch: int = 1) -> dict:
@@ -101,7 +102,7 @@ def test_prefill_by_operations() -> None:
 
 @pytest.mark.parametrize(("engine", "prefill"), [("vllm", "flash"), ("h2o", "eager"), ("infinigen", "published")])
 def test_more_takes_more(engine: str, prefill: str) -> None:
-    rates, link = of_gpu(gpu("a100-80g")), ranges.link("pcie4")
+    rates, link = of_gpu(gpu("a100-80g")), link_of("pcie4")
     request = Request(engine, 1000, 100, 2, 0.3, prefill)
     least, first = footprint(MODEL, request).device_bytes, times(MODEL, request, rates, link)
     for more in ({"context": 4000}, {"batch": 5}, {"budget": 0.6}):
@@ -110,12 +111,12 @@ def test_more_takes_more(engine: str, prefill: str) -> None:
         assert takes >= least, more
         assert then.tpot_s >= first.tpot_s, more
         assert then.ttft_s >= first.ttft_s, more
-    faster = times(MODEL, request, rates, ranges.link("pcie4*7"))
+    faster = times(MODEL, request, rates, link_of("pcie4*7"))
     assert faster.tpot_s <= first.tpot_s
 
 
 def test_the_parts_are_the_step() -> None:
-    at = times(MODEL, Request("infinigen", 4096, 512, 4), of_gpu(gpu("a100-80g")), ranges.link("pcie4"))
+    at = times(MODEL, Request("infinigen", 4096, 512, 4), of_gpu(gpu("a100-80g")), link_of("pcie4"))
     assert sum(at.parts.values()) == pytest.approx(at.tpot_s)
     assert at.bound == "link"
 
@@ -173,12 +174,12 @@ def test_every_machine_has_a_source_and_plausible_figures() -> None:
 
 
 def test_ranges() -> None:
-    assert ranges.counts("1k..8k", "--context") == [1024, 2048, 4096, 8192]
-    assert ranges.counts("1k..3k,1M,512", "--context") == [1024, 2048, 3072, 1 << 20, 512]
-    assert ranges.bytes_of("24GiB", "--device-memory") == 24 << 30
-    assert ranges.bytes_of("1.5GB", "--device-memory") == 1_500_000_000
-    assert ranges.link("pcie4*7").bytes_per_s == 175e9
-    assert ranges.link("unscaled:10").bytes_per_s == 10e9
+    assert counts("--context", "1k..8k") == [1024, 2048, 4096, 8192]
+    assert counts("--context", "1k..3k,1M,512") == [1024, 2048, 3072, 1 << 20, 512]
+    assert size("--device-memory", "24GiB") == 24 << 30
+    assert size("--device-memory", "1.5GB") == 1_500_000_000
+    assert link_of("pcie4*7").bytes_per_s == 175e9
+    assert link_of("unscaled:10").bytes_per_s == 10e9
 
 
 @pytest.mark.parametrize(
@@ -194,8 +195,8 @@ def test_ranges() -> None:
         (["--context", "many"], "not 'many'"),
         (["--batch", "1..99999999999"], "--batch takes numbers"),
         (["--dtype", "int3"], "unknown dtype 'int3': choose from bfloat16"),
-        (["--prefill", "lazy"], "--prefill knows no 'lazy': choose from flash, eager"),
-        (["--engines", "h2o", "--prefill", ""], "--prefill knows no ''"),
+        (["--prefill", "lazy"], "--prefill has no 'lazy': choose from flash, eager"),
+        (["--engines", "h2o", "--prefill", ""], "--prefill has no ''"),
         (["--engines", "infinigen", "--prefill", "chunked"], "none of infinigen has a prefill called chunked"),
         (["--budget", "0"], "--budget is a share"),
         (["--device-memory", "lots"], "--device-memory is a size such as 80GB"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engines.machines import Gpu
+from engines.errors import BadRequest
+from engines.machines import GB, LATENCY_S, Gpu, links
 
 # Decoding Llama 2 7B in 16 bits at batch 1, gpt-fast reports 104.9 tokens/s on an A100 80GB: 69 % of its bandwidth with
 # all that is between the kernels. 80 % while they run, and the launches below, come to the same.
@@ -68,3 +70,22 @@ def of_gpu(gpu: Gpu, bandwidth_share: float = BANDWIDTH_SHARE, flops_share: floa
         layer_s={"vllm": replayed, "h2o": replayed, "infinigen": launched},
         sequence_layer_s={"vllm": 0.0, "h2o": 0.0, "infinigen": INFINIGEN_SEQUENCE_KERNELS * LAUNCHED_S},
     )
+
+
+def link_of(text: str) -> Link:
+    """ "pcie4"; "pcie4*7", seven times as fast; "unscaled:25", in GB/s. Raises BadRequest, which lists the known."""
+    name, _, factor = text.partition("*")
+    name = name.strip()
+    try:
+        times = float(factor) if factor else 1.0
+        rate = float(name.removeprefix("unscaled:")) * GB if name.startswith("unscaled:") else None
+    except ValueError:
+        times, rate = 0.0, 0.0
+    if rate is None and name in links():
+        rate = links()[name].bytes_per_s
+    total = (rate or 0.0) * times
+    if not 0 < total < math.inf:
+        raise BadRequest(
+            f"unknown link {text!r}: known are {', '.join(links())} and unscaled:<GB/s>, with *7 for 7 times as fast"
+        )
+    return Link(total, LATENCY_S)

@@ -11,7 +11,7 @@ from engines.errors import BadRequest, OutOfMemory
 from engines.events import ENGINE_LABELS, SERVER
 from probes.studies import performance_results
 from probes.studies.base import Cell, Chart, Measure, ModelStudy, Row, Rows
-from probes.studies.lists import numbers, words
+from probes.studies.lists import counts, numbers, words
 
 if TYPE_CHECKING:
     from engines.events import LinkInfo
@@ -61,11 +61,11 @@ class Performance(ModelStudy):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         self._engine_ids = words("--engines", options.engines, ENGINES)
-        self._contexts = numbers("--contexts", options.contexts, int)
-        self._new_tokens = numbers("--max-new-tokens", options.new_tokens, int)
-        self._batches = numbers("--batches", options.batches, int)
-        self._budgets = numbers("--budgets", options.budgets, float, most=1)
-        self._rates = numbers("--rates", options.rates, float) if options.rates.strip() else []
+        self._contexts = counts("--contexts", options.contexts)
+        self._new_tokens = counts("--max-new-tokens", options.new_tokens)
+        self._batches = counts("--batches", options.batches)
+        self._budgets = numbers("--budgets", options.budgets, most=1)
+        self._rates = numbers("--rates", options.rates) if options.rates.strip() else []
         if options.rounds < 1:
             raise BadRequest(f"--rounds is 1 or more, not {options.rounds}")
         if options.requests < 1:

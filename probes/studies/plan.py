@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from engines.errors import BadRequest
 from engines.events import LinkInfo
 from engines.machines import gpu, gpus, links
-from probes.plan import forecast, ranges
+from probes.plan import forecast
 from probes.plan.footprint import ENGINES, PREFILLS
 from probes.plan.forecast import Planner
 from probes.plan.planned_model import DTYPE_BYTES, planned_model
-from probes.plan.rates import BANDWIDTH_SHARE, FLOPS_SHARE, of_gpu
+from probes.plan.rates import BANDWIDTH_SHARE, FLOPS_SHARE, link_of, of_gpu
 from probes.studies.base import Cell, Chart, Measure, Rows, Study
+from probes.studies.lists import counts, size, words
 
 if TYPE_CHECKING:
     from probes.plan.calibration import Calibration
@@ -83,22 +84,22 @@ class Plan(Study):
             return getattr(options, name, None)
 
         self._is_here = options.gpu == HERE
-        self._contexts = ranges.counts(given("context") or CONTEXTS[self._is_here], "--context")
-        new_tokens = ranges.counts(given("new_tokens") or str(NEW_TOKENS[self._is_here]), "--new-tokens")
+        self._contexts = counts("--context", given("context") or CONTEXTS[self._is_here])
+        new_tokens = counts("--new-tokens", given("new_tokens") or str(NEW_TOKENS[self._is_here]))
         if len(new_tokens) != 1:
             raise BadRequest("--new-tokens is one number")
         self._new_tokens = new_tokens[0]
-        self._batches = ranges.counts(options.batch, "--batch")
-        self._engines = ranges.choices(options.engines, ENGINES, "--engines")
-        self._prefills = ranges.choices(options.prefill, WAYS, "--prefill")
+        self._batches = counts("--batch", options.batch)
+        self._engines = words("--engines", options.engines, ENGINES)
+        self._prefills = words("--prefill", options.prefill, WAYS)
         _within(options.budget, "--budget")
         _within(options.bandwidth_share, "--bandwidth-share")
         _within(options.flops_share, "--flops-share")
         if options.rounds < 1:
             raise BadRequest(f"--rounds is 1 or more, not {options.rounds}")
         self._link = given("link") or (None if self._is_here else DEFAULT_LINK)
-        self._device_bytes = ranges.bytes_of(given("device_memory"), "--device-memory")
-        self._host_bytes = ranges.bytes_of(given("host_memory"), "--host-memory")
+        self._device_bytes = size("--device-memory", given("device_memory"))
+        self._host_bytes = size("--host-memory", given("host_memory"))
         self._model = given("model") or MODELS[self._is_here]
         if not self._is_here:
             _ = self._planner
@@ -155,7 +156,7 @@ class Plan(Study):
             model=planned_model(self._model, options.dtype),
             gpu=on,
             rates=of_gpu(on, options.bandwidth_share, options.flops_share),
-            link=ranges.link(str(self._link)),
+            link=link_of(str(self._link)),
             device_bytes=self._device_bytes or on.memory_bytes - forecast.RESERVED_BYTES,
             host_bytes=self._host_bytes,
             budget=options.budget,
