@@ -199,7 +199,7 @@ def test_ranges() -> None:
         (["--engines", "h2o", "--prefill", ""], "--prefill has no ''"),
         (["--engines", "infinigen", "--prefill", "chunked"], "none of infinigen has a prefill called chunked"),
         (["--budget", "0"], "--budget is a share"),
-        (["--device-memory", "lots"], "--device-memory is a size such as 80GB"),
+        (["--device-memory", "lots"], "--device-memory is a size such as 512MiB"),
         (["--new-tokens", "1,2"], "--new-tokens is one number"),
     ],
 )

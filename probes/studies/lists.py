@@ -64,5 +64,5 @@ def size(option: str, text: str | None) -> int | None:
     """Bytes of "80GB" or "24GiB"; None of None. Raises BadRequest."""
     found = None if text is None else parsed(text)
     if text is not None and found is None:
-        raise BadRequest(f"{option} is a size such as 80GB or 24GiB, not {text!r}")
+        raise BadRequest(f"{option} is a size such as 512MiB or 2GB, not {text!r}")
     return found

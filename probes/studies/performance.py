@@ -11,7 +11,7 @@ from engines.errors import BadRequest, OutOfMemory
 from engines.events import ENGINE_LABELS, SERVER
 from probes.studies import performance_results
 from probes.studies.base import Cell, Chart, Measure, ModelStudy, Row, Rows
-from probes.studies.lists import counts, numbers, words
+from probes.studies.lists import counts, numbers, size, words
 
 if TYPE_CHECKING:
     from engines.events import LinkInfo
@@ -72,9 +72,7 @@ class Performance(ModelStudy):
             raise BadRequest(f"--requests is 1 or more, not {options.requests}")
         if not (options.slo_ttft > 0 and options.slo_tpot > 0):
             raise BadRequest("--slo-ttft and --slo-tpot are seconds above 0")
-        self._cap = None if options.device_memory is None else sizes.parsed(options.device_memory)
-        if options.device_memory is not None and self._cap is None:
-            raise BadRequest(f"--device-memory is a size such as 512MiB or 2GB, not {options.device_memory!r}")
+        self._cap = size("--device-memory", options.device_memory)
         self._engines: dict[tuple[str, float | None], AnyEngine] = {}
         self._warm: Cell | None = None
         self._prose: list[int] = []
