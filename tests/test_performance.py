@@ -230,7 +230,7 @@ def test_the_reading_says_who_is_fastest_what_is_modelled_and_what_was_met() -> 
         (("--engines", "vllm-server"), "--engines has no 'vllm-server'"),
         (
             ("--contexts", "512,x"),
-            "--contexts takes numbers from 1 to 16,777,216 such as 512, 4k or 1M, or 1k..128k, not 'x'",
+            "or 1k..128k, not 'x'",
         ),
         (("--batches", "0"), "--batches takes numbers from 1"),
         (("--budgets", "0.3,1.5"), "--budgets is numbers above 0 and at most 1"),

@@ -15,6 +15,7 @@ from engines.errors import BadRequest, KvtuiError
 from engines.events import LinkInfo
 from probes import study
 from probes.studies import base, charts, record
+from probes.studies import run as run_module
 from probes.studies.folder import Begun, Folder
 from probes.studies.run import run
 
@@ -101,6 +102,14 @@ def test_an_interrupted_study_goes_on_where_it_was(
     assert "2 sittings" in kept["reading"]
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_busy_machine_is_named_where_times_count(timed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "machine", lambda: {"cores": 2, "load_1m": 5.0})
+    monkeypatch.setattr(Squares, "timed", timed)
+    study.main(["squares", "--out", "there"])
+    assert ("Other work was running" in record.load(Path("there")).reading) == timed
+
+
 def test_what_is_measured_is_not_measured_again_and_a_torn_line_is() -> None:
     options = argparse.Namespace(numbers=4, seed=0)
     folder = Folder.create(Path("there"), Begun("squares", {"numbers": 4}, 0))
@@ -182,6 +191,7 @@ def test_the_same_chart_is_the_same_file() -> None:
     assert "TPOT &lt;&amp;&gt;" in charts.to_svg(chart)
     text = charts.to_text(chart, 70, colour=False)
     assert "paged" in text
+    assert "4k" in text
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 70
 

@@ -68,6 +68,7 @@ class Study(ABC):
     summary: ClassVar[str]
     keys: ClassVar[tuple[str, ...]] = ()
     measures: ClassVar[tuple[Measure, ...]] = ()
+    timed = True  # whether other work on the machine changes what comes out
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:

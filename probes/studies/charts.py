@@ -12,6 +12,7 @@ from probes.studies.base import Chart, Point
 # Okabe and Ito's colours, which people tell apart however they see colours.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "os^Dv*P"
+MOST_TICKS = 8
 TERMINAL_COLOURS = ("blue+", "orange+", "green+", "magenta+", "gray", "cyan+", "red")
 
 
@@ -55,6 +56,9 @@ def to_text(chart: Chart, width: int = 80, height: int = 18, *, colour: bool = T
             plotext.xscale("log")
         if chart.log_y:
             plotext.yscale("log")
+        ticks = sorted({float(point.x) for points in chart.series.values() for point in points})
+        if len(ticks) <= MOST_TICKS:
+            plotext.xticks(ticks, [_count(x) for x in ticks])
         for (name, points), shade in zip(chart.series.items(), cycle(TERMINAL_COLOURS), strict=False):
             xs = [float(point.x) for point in points]
             plotext.plot(xs, [point.y for point in points], label=name, color=shade, marker="braille")

@@ -83,7 +83,7 @@ class Plan(Study):
         def given(name: str) -> str | None:
             return getattr(options, name, None)
 
-        self._is_here = options.gpu == HERE
+        self._is_here = self.timed = options.gpu == HERE
         self._contexts = counts("--context", given("context") or CONTEXTS[self._is_here])
         new_tokens = counts("--new-tokens", given("new_tokens") or str(NEW_TOKENS[self._is_here]))
         if len(new_tokens) != 1:

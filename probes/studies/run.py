@@ -41,7 +41,7 @@ def run(study: Study, folder: Folder) -> Record:
             link_modelled=any(not link.measured for link in links) if links else None,
             measured=tuple(known),
             results=results,
-            reading=" ".join([study.reading(results), *_cautions(folder.sittings)]),
+            reading=" ".join([study.reading(results), *_cautions(folder.sittings, study.timed)]),
         )
         folder.finish(record, study.charts(results))
     return record
@@ -98,11 +98,13 @@ def _named(cell: Cell) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in cell.items()) or "all"
 
 
-def _cautions(sittings: list[Sitting]) -> Iterator[str]:
+def _cautions(sittings: list[Sitting], timed: bool) -> Iterator[str]:
     """What a reader should know of how it was measured."""
     if not sittings:
         return
-    if any(cast(float, sitting.machine["load_1m"]) > cast(int, sitting.machine["cores"]) / 2 for sitting in sittings):
+    if timed and any(
+        cast(float, sitting.machine["load_1m"]) > cast(int, sitting.machine["cores"]) / 2 for sitting in sittings
+    ):
         yield "Other work was running when it began: trust ratios within it more than its times."
     first, *others = sittings
     if any(_fixed(other) != _fixed(first) for other in others):
