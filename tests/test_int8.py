@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import Tensor
 from torch.nn.functional import silu
 
 import engines
 from engines import int8, kernels
+from engines.commands import WorkerConfig
 from engines.decoder import Decoder
 from engines.errors import BadRequest
 from engines.forward import whole
 from engines.int8 import GROUP, Int8Weight, quantise
+from engines.knobs import check_knobs
 from engines.model import Model
-from kvtui.cli import main
 from tests.test_kernels import assert_near, needs_library, normed, threads
 from tests.tiny import prompt, tiny
 
@@ -218,9 +218,8 @@ def test_they_are_refused_where_they_do_not_apply() -> None:
         engines.load_model(device="cpu", dtype="float16", weights="int8")
     with pytest.raises(BadRequest, match="auto or int8, not 'int4'"):
         engines.load_model(device="cpu", weights="int4")
-    refused = CliRunner().invoke(main, ["run", "--weights", "int4"])
-    assert refused.exit_code == 2
-    assert "int4" in refused.output
+    with pytest.raises(BadRequest, match="auto or int8, not 'int4'"):
+        check_knobs(WorkerConfig(weights="int4"))
 
 
 class Plain:
@@ -259,11 +258,11 @@ def document(model: Model, tokens: int) -> list[int]:
     return ids[:tokens]
 
 
-@pytest.mark.parametrize("chunk", [128, pytest.param(16, marks=needs_library)])
+@pytest.mark.parametrize("chunk", [48, pytest.param(16, marks=needs_library)])
 def test_a_real_text_is_as_likely_as_in_16_bits(smollm2_bf16, smollm2_int8, chunk: int) -> None:
     """In chunks of 16 the C kernels compute, in longer ones widened weights."""
     with torch.inference_mode():
-        ids = document(smollm2_int8, 257)
+        ids = document(smollm2_int8, 97)
         assert perplexity(smollm2_int8, ids, chunk) < 1.01 * perplexity(smollm2_bf16, ids, chunk)
 
 
@@ -280,5 +279,5 @@ def test_a_real_document_is_as_likely_as_in_16_bits(smollm2_bf16, smollm2_int8, 
 def test_half_the_bytes(smollm2_bf16, smollm2_int8) -> None:
     assert 0.51 < smollm2_int8.weights_bytes / smollm2_bf16.weights_bytes < 0.52
     engine = engines.create_engine("vllm", smollm2_int8)
-    answer = engine.generate(smollm2_int8.tokenizer.encode("The capital of France is"), 8).text
-    assert answer.strip().startswith("Paris")
+    answer = engine.generate(smollm2_int8.tokenizer.encode("The capital of France is"), 4).tokens
+    assert smollm2_int8.tokenizer.decode(answer).strip().startswith("Paris")
