@@ -1,9 +1,12 @@
 """8-bit weights: how they are stored, and the C kernels of `csrc/int8.c` for them.
 
-Symmetric, in groups of 64 along a row: a weight is its code, -127 .. 127, times its group's scale. Scales are bfloat16,
-rounded before the codes are chosen, so that they cost precision once and 2 bytes a group. Decoding reads half the bytes
-of bfloat16. The C kernels take activations as 14-bit whole numbers in groups of 64, which loses a hundredth of what the
-weights lose; `engines.kernels` decides when they apply, and computes everything else from widened rows.
+In groups of 32 along a row, a weight is its code, -128 .. 127, times its group's scale plus its group's offset: 36
+bytes for 32 weights. Scale and offset are bfloat16, rounded before the codes are chosen. A group is stored
+symmetrically (offset 0) or from its least to its greatest weight, whichever comes nearer. 32 is the block of the common
+GGUF formats, so weights that were once Q8_0 or Q4_1 lose next to nothing here.
+
+The C kernels take activations as 14-bit whole numbers in groups of 32, which loses a hundredth of what the weights
+lose. `engines.kernels` decides when they apply, and computes everything else from widened rows.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from torch import Tensor
 
 from engines import native
 
-GROUP = 64
+GROUP = 32
 _ROW_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Int8Weight:
-    """A weight [out, in]: `codes` int8 [out, in rounded up to whole groups], zero beyond `width` = in, and `scales`
-    bfloat16 [out, groups]; both contiguous."""
+    """A weight [out, in]: `codes` int8 [out, in rounded up to whole groups], and `scales` bfloat16 [out, groups, 2],
+    each group's scale and offset; both contiguous. `width` is in; what lies beyond it meets activations of 0."""
 
     codes: Tensor
     scales: Tensor
@@ -54,33 +57,39 @@ class Int8Weight:
 
 
 def _times(codes: Tensor, scales: Tensor) -> Tensor:
-    return (codes.view(*scales.shape, GROUP) * scales.float().unsqueeze(-1)).flatten(1)
+    scale, offset = scales.float().unsqueeze(-1).unbind(2)
+    return (codes.view(*scale.shape[:2], GROUP) * scale + offset).flatten(1)
 
 
 def quantise(weight: Tensor) -> Int8Weight:
     """Of a float weight [out, in], a slice of rows at a time."""
     height, width = weight.shape
     groups = -(-width // GROUP)
-    codes = torch.zeros(height, groups * GROUP, dtype=torch.int8)
-    scales = torch.empty(height, groups, dtype=torch.bfloat16)
+    codes = torch.empty(height, groups * GROUP, dtype=torch.int8)
+    scales = torch.empty(height, groups, 2, dtype=torch.bfloat16)
     rows = max(1, _ROW_ELEMENTS // (groups * GROUP))
     for start in range(0, height, rows):
         part = weight[start : start + rows].float()
         if width % GROUP:
             part = torch.nn.functional.pad(part, (0, groups * GROUP - width))
         part = part.view(-1, groups, GROUP)
-        scale = _rounded_up(part.abs().amax(-1) / 127)
-        scales[start : start + rows] = scale
-        # A group of zeros has the scale 0, and codes of 0 whatever they are divided by.
-        whole = (part / scale.float().clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)).round_()
-        codes[start : start + rows] = whole.clamp_(-127, 127).to(torch.int8).flatten(1)
+        low, high = part.amin(-1), part.amax(-1)
+        even = _grouped(part, torch.maximum(high, -low) / 127, torch.zeros_like(low))
+        ranged = _grouped(part, (high - low) / 255, (high + low) / 2 + (high - low) / 510)
+        nearer = (ranged[2] < even[2]).unsqueeze(-1)
+        codes[start : start + rows] = torch.where(nearer, ranged[0], even[0]).flatten(1)
+        scales[start : start + rows] = torch.where(nearer, ranged[1], even[1])
     return Int8Weight(codes, scales, width)
 
 
-def _rounded_up(scale: Tensor) -> Tensor:
-    """float32, not negative -> the next bfloat16 that is not smaller, so that no code passes 127."""
-    near = scale.bfloat16()
-    return torch.where(near.float() < scale, (near.view(torch.int16) + 1).view(torch.bfloat16), near)
+def _grouped(part: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of part [rows, groups, 32]: codes, scale and offset side by side as they are stored, squared error a group."""
+    scales = torch.stack([scale, offset], -1).bfloat16()
+    scale, offset = scales.float().unsqueeze(-1).unbind(2)
+    # A group of equal weights may have the scale 0, and codes of 0 whatever they are divided by.
+    codes = ((part - offset) / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_().clamp_(-128, 127)
+    error = (codes * scale + offset - part).square_().sum(-1)
+    return codes.to(torch.int8), scales, error
 
 
 def linear(
@@ -139,8 +148,8 @@ def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Int8Weight, d
 
 
 def _room(rows: int, groups: int) -> int:
-    """float32 values that so many rows of activations take, as 16-bit numbers with their scales."""
-    return rows * groups * (GROUP // 2 + 1)
+    """float32 values that so many rows of activations take, as 16-bit numbers with scales and sums."""
+    return rows * groups * (GROUP // 2 + 2)
 
 
 def widen(weight: Int8Weight, out: Tensor) -> Tensor:
