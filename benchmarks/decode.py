@@ -50,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--weights", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--engines", default="vllm,h2o,infinigen")
     parser.add_argument("--contexts", default="128,1024,4096")
@@ -57,13 +58,14 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=0.3)
     parser.add_argument("--peers", type=Path)
     options = parser.parse_args()
-    model = engines.load_model(options.model, device=options.device, dtype=options.dtype)
+    model = engines.load_model(options.model, device=options.device, dtype=options.dtype, weights=options.weights)
+    precision = options.dtype if options.weights == "auto" else f"{options.dtype}, {options.weights} weights"
     rows = []
     for engine_id in options.engines.split(","):
         engine = engines.create_engine(engine_id, model, budget=options.budget)
         for context in map(int, options.contexts.split(",")):
             figures = measure(engine, model.shape.vocab, context, options.new_tokens)
-            row = {"peer": f"kvtui {engine_id}", "dtype": options.dtype, "context": context}
+            row = {"peer": f"kvtui {engine_id}", "dtype": precision, "context": context}
             rows.append(row | {name: round(value, 4) for name, value in figures.items()})
             print(json.dumps(rows[-1]), flush=True)
     if options.peers:

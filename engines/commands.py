@@ -97,6 +97,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     random_weights: bool = False
     device: str = "auto"
     dtype: str = "auto"
+    weights: str = "auto"
     engines: list[str] = msgspec.field(default_factory=lambda: ["vllm", "h2o", "infinigen"])
     budget: float = 0.3
     alpha: float | None = None

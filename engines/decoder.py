@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from engines import kernels
+from engines.int8 import quantise
+from engines.kernels import Weight
 from engines.shape import Shape, rope_tables
 
 
@@ -28,11 +30,11 @@ class Layer:
     """One layer's weights. `qkv` is [(H + 2G)d, hidden]; `up` is gate over up [2 ffn, hidden] (OPT: fc1)."""
 
     norm: Tensor
-    qkv: Tensor
-    out: Tensor
+    qkv: Weight
+    out: Weight
     mlp_norm: Tensor
-    up: Tensor
-    down: Tensor
+    up: Weight
+    down: Weight
     norm_bias: Tensor | None = None
     qkv_bias: Tensor | None = None
     out_bias: Tensor | None = None
@@ -44,15 +46,24 @@ class Layer:
 
 
 class Decoder:
-    """`tensors` are Hugging Face's parameters by name; they are taken out of the dict as they are fused."""
+    """`tensors` are Hugging Face's parameters by name; they are taken out of the dict as they are fused. With `int8`
+    (on a CPU only) all matrices but OPT's table of positions are stored in 8 bits."""
 
-    def __init__(self, shape: Shape, tensors: dict[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
-        self.shape, self.device, self.dtype = shape, device, dtype
+    def __init__(
+        self,
+        shape: Shape,
+        tensors: dict[str, Tensor],
+        device: torch.device,
+        dtype: torch.dtype,
+        int8: bool = False,
+    ) -> None:
+        self.shape, self.device, self.dtype, self.int8 = shape, device, dtype, int8
         # On a CPU, 16-bit weights are read as they are and everything else is computed in float32.
         self.compute_dtype = torch.float32 if device.type == "cpu" and dtype == torch.bfloat16 else dtype
         root = "model.decoder." if shape.family == "opt" else "model."
-        self.embedding = tensors.pop(root + "embed_tokens.weight")
-        self.head = tensors.pop("lm_head.weight", self.embedding)
+        self.embedding = self._stored(tensors.pop(root + "embed_tokens.weight"))
+        untied = tensors.pop("lm_head.weight", None)
+        self.head = self.embedding if untied is None else self._stored(untied)
         read = self._read_opt if shape.family == "opt" else self._read_llama
         self.layers = [read(tensors, f"{root}layers.{i}.") for i in range(shape.layers)]
         if shape.family == "opt":
@@ -73,7 +84,7 @@ class Decoder:
         """Runs the layers over ids and positions (int64 [T]); yields after each layer, so that a long prefill can be
         interrupted; returns the last layer's output [T, hidden]."""
         shape, rows = self.shape, ids.shape[0]  # len() of a tensor asks torch more than it has to
-        x = self.embedding[ids].to(self.compute_dtype)
+        x = kernels.gather_rows(self.embedding, ids).to(self.compute_dtype)
         if self.positions is not None:
             x += self.positions[positions + 2].to(self.compute_dtype)  # OPT's table begins with two unused rows
         else:
@@ -140,14 +151,14 @@ class Decoder:
         gated = [f"{root}mlp.{name}_proj" for name in ("gate", "up")]
         return Layer(
             norm=self._small(tensors, f"{root}input_layernorm.weight"),
-            qkv=_fuse(tensors, attention, "weight"),
+            qkv=self._stored(_fuse(tensors, attention, "weight")),
             qkv_bias=self._fuse_bias(tensors, attention),
-            out=tensors.pop(f"{root}self_attn.o_proj.weight"),
+            out=self._stored(tensors.pop(f"{root}self_attn.o_proj.weight")),
             out_bias=self._bias(tensors, f"{root}self_attn.o_proj.bias"),
             mlp_norm=self._small(tensors, f"{root}post_attention_layernorm.weight"),
-            up=_fuse(tensors, gated, "weight"),
+            up=self._stored(_fuse(tensors, gated, "weight")),
             up_bias=self._fuse_bias(tensors, gated),
-            down=tensors.pop(f"{root}mlp.down_proj.weight"),
+            down=self._stored(tensors.pop(f"{root}mlp.down_proj.weight")),
             down_bias=self._bias(tensors, f"{root}mlp.down_proj.bias"),
             q_norm=self._bias(tensors, f"{root}self_attn.q_norm.weight"),
             k_norm=self._bias(tensors, f"{root}self_attn.k_norm.weight"),
@@ -160,17 +171,20 @@ class Decoder:
         return Layer(
             norm=norm,
             norm_bias=norm_bias,
-            qkv=_fuse(tensors, attention, "weight"),
+            qkv=self._stored(_fuse(tensors, attention, "weight")),
             qkv_bias=self._fuse_bias(tensors, attention),
-            out=tensors.pop(f"{root}self_attn.out_proj.weight"),
+            out=self._stored(tensors.pop(f"{root}self_attn.out_proj.weight")),
             out_bias=self._bias(tensors, f"{root}self_attn.out_proj.bias"),
             mlp_norm=mlp_norm,
             mlp_norm_bias=mlp_norm_bias,
-            up=tensors.pop(f"{root}fc1.weight"),
+            up=self._stored(tensors.pop(f"{root}fc1.weight")),
             up_bias=self._bias(tensors, f"{root}fc1.bias"),
-            down=tensors.pop(f"{root}fc2.weight"),
+            down=self._stored(tensors.pop(f"{root}fc2.weight")),
             down_bias=self._bias(tensors, f"{root}fc2.bias"),
         )
+
+    def _stored(self, weight: Tensor) -> Weight:
+        return quantise(weight) if self.int8 else weight
 
     def _small(self, tensors: dict[str, Tensor], name: str) -> Tensor:
         """Norm weights and biases are kept in the activations' dtype: they are tiny and used on every row."""

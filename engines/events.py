@@ -61,7 +61,8 @@ class Loading(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """Sent once the weights are loaded, and again when knobs or the set of engines change."""
+    """Sent once the weights are loaded, and again when knobs or the set of engines change. `dtype` is that of the KV
+    cache, and of the weights if `weights` does not say otherwise ("int8")."""
 
     model: str
     dtype: str
@@ -75,7 +76,13 @@ class RunStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     weights_bytes: int
     kv_bytes_per_token: int
     device_cap_bytes: int | None = None
+    weights: str = ""
     schema: int = SCHEMA_VERSION
+
+    @property
+    def precision(self) -> str:
+        """In words."""
+        return f"{self.dtype}, {self.weights} weights" if self.weights else self.dtype
 
 
 class Submitted(Event, frozen=True, kw_only=True, omit_defaults=True):

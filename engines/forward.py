@@ -62,6 +62,6 @@ def surprisal(model: Model, span: Span, hidden: Tensor) -> Tensor:
 
 
 def threads(model: Model, step: Step | None) -> AbstractContextManager[None]:
-    """Decode steps on 16-bit CPU weights leave torch only small things to do."""
-    lean = model.device.type == "cpu" and model.dtype == torch.bfloat16
+    """Decode steps on 16-bit or 8-bit CPU weights leave torch only small things to do."""
+    lean = model.device.type == "cpu" and (model.dtype == torch.bfloat16 or model.decoder.int8)
     return kernels.torch_alone() if lean and step is not None and step.decodes else nullcontext()

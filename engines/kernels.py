@@ -3,9 +3,9 @@
 Storage and arithmetic. On a CPU, weights and KV blocks are stored in bfloat16 while activations are float32: few rows
 (decode) go through the C kernels of `engines.native`, which are bound by memory bandwidth; many rows (prefill) widen
 the weight to a reused float32 buffer and use torch's float32 GEMM, which is several times faster than its bfloat16 one
-unless the processor has bfloat16 units. Everywhere else (CUDA, float32 weights) activations have the weights' dtype
-and torch does the work. Norm weights and biases are best kept in the activations' dtype (others are converted on every
-call).
+unless the processor has bfloat16 units. 8-bit weights (see `engines.int8`) go the same two ways. Everywhere else
+(CUDA, float32 weights) activations have the weights' dtype and torch does the work. Norm weights and biases are best
+kept in the activations' dtype (others are converted on every call).
 
 T is the number of rows (tokens), H the query heads, G the KV heads, d the head dimension; query head h reads KV head
 h // (H / G). None of these functions is safe for calls from several threads at once.
@@ -22,8 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engines import native
+from engines import int8, native
 from engines.fused_decode import fused_decode
+from engines.int8 import Int8Weight
+
+Weight = Tensor | Int8Weight
 
 FEW_ROWS = 16
 _UPCAST_ELEMENTS = 2 << 20
@@ -110,57 +113,82 @@ def _stored(pool: Tensor) -> bool:
     return pool.stride(3) == 1 and (pool.dtype == torch.bfloat16 or pool.dtype == torch.float32)
 
 
-def _few(x: Tensor, weight: Tensor) -> bool:
+def _few(x: Tensor, weight: Weight) -> bool:
     """Whether the C kernels take x [T, in] and weight [out, in]."""
-    return (
-        x.shape[0] <= FEW_ROWS
-        and weight.dtype == torch.bfloat16
-        and _plain(x)
-        and weight.shape[1] % 16 == 0
-        and weight.is_contiguous()
-    )
+    if x.shape[0] > FEW_ROWS or weight.shape[1] % 16 or not _plain(x):
+        return False
+    return isinstance(weight, Int8Weight) or (weight.dtype == torch.bfloat16 and weight.is_contiguous())
+
+
+def _few_product(
+    x: Tensor, norm: Tensor | None, eps: float, weight: Weight, bias: Tensor | None, out: Tensor, add: bool
+) -> Tensor:
+    """`native.linear`, for weights of either kind."""
+    wide_norm, wide_bias = None if norm is None else _wide(norm), None if bias is None else _wide(bias)
+    if isinstance(weight, Int8Weight):
+        return int8.linear(x, wide_norm, eps, weight, wide_bias, out, add)
+    return native.linear(x, wide_norm, eps, weight, wide_bias, out, add)
 
 
 def _wide(vector: Tensor) -> Tensor:
     return vector if vector.dtype == torch.float32 else vector.float()
 
 
-def _widened_matmul(x: Tensor, weight: Tensor, out: Tensor, beta: float) -> Tensor:
-    """out = beta·out + x Wᵀ for a bfloat16 CPU weight, a slice of its rows at a time so that the float32 copy stays
-    in the last-level cache."""
-    if bfloat16_units:
-        product = F.linear(x.bfloat16(), weight)
-        return out.copy_(product) if beta == 0 else out.add_(product)
+def _widened(weight: Weight) -> Tensor:
+    """A float32 copy of a weight, in the scratch."""
+    wide = scratch("weight", *weight.shape)
+    if not isinstance(weight, Int8Weight):
+        return wide.copy_(weight)
+    return int8.widen(weight, wide) if use_native else weight.widen(wide)
+
+
+def _widened_matmul(x: Tensor, weight: Weight, out: Tensor, beta: float) -> Tensor:
+    """out = beta·out + x Wᵀ for a bfloat16 or 8-bit CPU weight, a slice of its rows at a time so that the float32 copy
+    stays in the last-level cache."""
+    if bfloat16_units and isinstance(weight, Tensor):
+        return _bfloat16_matmul(x, weight, out, beta)
     rows = max(1, _UPCAST_ELEMENTS // weight.shape[1])
     for start in range(0, weight.shape[0], rows):
-        part = weight[start : start + rows]
-        wide = scratch("weight", *part.shape).copy_(part)
+        wide = _widened(weight[start : start + rows])
         target = out[:, start : start + rows]
-        torch.addmm(target, x, wide.t(), beta=beta, out=target)
+        if bfloat16_units:
+            _bfloat16_matmul(x, wide.bfloat16(), target, beta)
+        else:
+            torch.addmm(target, x, wide.t(), beta=beta, out=target)
     return out
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _bfloat16_matmul(x: Tensor, weight: Tensor, out: Tensor, beta: float) -> Tensor:
+    product = F.linear(x.bfloat16(), weight)
+    return out.copy_(product) if beta == 0 else out.add_(product)
+
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """x [T, in] · weight [out, in]ᵀ + bias [out] -> [T, out]."""
     if _few(x, weight):
         out = torch.empty(x.shape[0], weight.shape[0])
-        return native.linear(x, None, 0.0, weight, None if bias is None else _wide(bias), out, add=False)
-    if _widens(x, weight):
+        return _few_product(x, None, 0.0, weight, bias, out, add=False)
+    if isinstance(weight, Int8Weight) or _widens(x, weight):
         if bias is None:
             return _widened_matmul(x, weight, x.new_empty(x.shape[0], weight.shape[0]), beta=0)
         return _widened_matmul(x, weight, bias.to(x.dtype).repeat(x.shape[0], 1), beta=1)
     return F.linear(x, weight, bias)
 
 
-def add_linear(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def add_linear(residual: Tensor, x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """residual [T, out] += x [T, in] · weight [out, in]ᵀ + bias, in place; returns `residual`."""
     if _few(x, weight) and residual.stride(1) == 1:
-        return native.linear(x, None, 0.0, weight, None if bias is None else _wide(bias), residual, add=True)
+        return _few_product(x, None, 0.0, weight, bias, residual, add=True)
     if bias is not None:
         residual += bias
-    if _widens(x, weight):
+    if isinstance(weight, Int8Weight) or _widens(x, weight):
         return _widened_matmul(x, weight, residual, beta=1)
     return residual.addmm_(x, weight.t())
+
+
+def gather_rows(weight: Weight, ids: Tensor) -> Tensor:
+    """Rows `ids` [T] of a weight [out, in] -> [T, in], in its dtype; of 8-bit weights in float32."""
+    return weight.gather(ids) if isinstance(weight, Int8Weight) else weight[ids]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -177,23 +205,26 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return F.layer_norm(x, weight.shape, weight.to(x.dtype), bias.to(x.dtype), eps)
 
 
-def norm_linear(x: Tensor, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def norm_linear(x: Tensor, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """linear(rms_norm(x)): x [T, in], norm_weight [in], weight [out, in], bias [out] -> [T, out]."""
     if _few(x, weight):
         out = torch.empty(x.shape[0], weight.shape[0])
-        wide_bias = None if bias is None else _wide(bias)
-        return native.linear(x, _wide(norm_weight), eps, weight, wide_bias, out, add=False)
+        return _few_product(x, norm_weight, eps, weight, bias, out, add=False)
     return linear(rms_norm(x, norm_weight, eps), weight, bias)
 
 
-def gated_mlp(residual: Tensor, norm_weight: Tensor, eps: float, gate_up: Tensor, down: Tensor) -> Tensor:
+def gated_mlp(residual: Tensor, norm_weight: Tensor, eps: float, gate_up: Weight, down: Weight) -> Tensor:
     """residual [T, h] += down · (silu(gate · n) * (up · n)) with n = rms_norm(residual), in place; returns `residual`.
     `gate_up` [2 * ffn, h] holds the gate's rows, then the up projection's; `down` is [h, ffn]."""
-    if _few(residual, gate_up) and down.shape[1] % 16 == 0 and down.is_contiguous():
-        return native.gated_mlp(residual, _wide(norm_weight), eps, gate_up, down)
+    if _few(residual, gate_up) and down.shape[1] % 16 == 0:
+        if isinstance(gate_up, Int8Weight) and isinstance(down, Int8Weight):
+            return int8.gated_mlp(residual, _wide(norm_weight), eps, gate_up, down)
+        if isinstance(gate_up, Tensor) and isinstance(down, Tensor) and down.is_contiguous():
+            return native.gated_mlp(residual, _wide(norm_weight), eps, gate_up, down)
     normed = rms_norm(residual, norm_weight, eps)
     rows, ffn = len(residual), down.shape[1]
-    if use_native and _widens(residual, gate_up) and ffn % 16 == 0:
+    widened = isinstance(gate_up, Int8Weight) or _widens(residual, gate_up)
+    if use_native and widened and ffn % 16 == 0:
         both = _widened_matmul(normed, gate_up, scratch("gate and up", rows, 2 * ffn), beta=0)
         hidden = native.silu_mul(both, scratch("hidden", rows, ffn))
     else:

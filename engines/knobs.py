@@ -22,6 +22,7 @@ PREFILLS = {
 ANCHORS = 0.6  # of H2O's budget, where anchors are wanted and no share is given
 SCORINGS = ("eager", "flash", "sampled")
 PREFETCHES = ("off", "predictive")
+WEIGHTS = ("auto", "int8")
 
 
 def check_knobs(config: WorkerConfig) -> None:
@@ -51,6 +52,8 @@ def check_knobs(config: WorkerConfig) -> None:
         raise BadRequest(f"prefetch is {' or '.join(PREFETCHES)}, not {config.prefetch!r}")
     if config.resident is not None and not 0 < config.resident <= 1:
         raise BadRequest(f"what stays resident is a share above 0 and at most 1, not {config.resident:g}")
+    if config.weights not in WEIGHTS:
+        raise BadRequest(f"weights are {' or '.join(WEIGHTS)}, not {config.weights!r}")
     _check_disk(config)
     if config.max_new_tokens < 1:
         raise BadRequest(f"the number of new tokens is 1 or more, not {config.max_new_tokens}")

@@ -11,6 +11,7 @@ import torch
 import engines.checkpoint as checkpoint
 from engines.decoder import Decoder
 from engines.errors import BadRequest
+from engines.knobs import WEIGHTS
 from engines.shape import Shape, read_shape
 
 DTYPES = {"bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -48,6 +49,11 @@ class Model:
         return self.decoder.weights_bytes
 
     @property
+    def weights(self) -> str:
+        """How the weights are stored, if not in the dtype: "int8" or ""."""
+        return "int8" if self.decoder.int8 else ""
+
+    @property
     def kv_bytes_per_token(self) -> int:
         return 2 * self.layers * self.kv_heads * self.shape.head_dim * self.dtype.itemsize
 
@@ -57,22 +63,26 @@ def load_model(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     *,
+    weights: str = "auto",
     random_weights: bool = False,
     progress: checkpoint.Progress | None = None,
 ) -> Model:
     """`name` is an alias, a hub id, a local folder or a .gguf file; `device` "auto" takes CUDA where there is one;
-    `dtype` "auto" is bfloat16. `random_weights` needs the architecture's config only.
+    `dtype` "auto" is bfloat16. `weights` "int8" stores them in 8 bits (see engines.int8), on a CPU, where activations
+    are float32; the KV cache keeps the dtype. `random_weights` needs the architecture's config only.
 
-    Raises ModelUnavailable (one line: why, and what to try) and BadRequest for a device or dtype that is not here.
+    Raises ModelUnavailable (one line: why, and what to try) and BadRequest for a device, dtype or storage of weights
+    that is not here.
     """
     where, precision = _device(device), _dtype(dtype)
+    int8 = _int8(weights, where, precision)
     found = checkpoint.resolve(name, random_weights=random_weights, progress=progress)
     shape = read_shape(found.config)
     if progress is not None:
         progress("loading weights", None)
     with torch.inference_mode():
         tensors = checkpoint.load_tensors(found, device=where, dtype=precision)
-        decoder = Decoder(shape, tensors, where, precision)
+        decoder = Decoder(shape, tensors, where, precision, int8)
     if progress is not None:
         progress("loading tokenizer", None)
     tokenizer = checkpoint.load_tokenizer(found)
@@ -113,3 +123,13 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if name not in DTYPES:
         raise BadRequest(f"unknown dtype {name!r}: use auto, {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def _int8(weights: str, device: torch.device, dtype: torch.dtype) -> bool:
+    if weights not in WEIGHTS:
+        raise BadRequest(f"weights are {' or '.join(WEIGHTS)}, not {weights!r}")
+    if weights == "int8" and device.type != "cpu":
+        raise BadRequest(f"int8 weights are for a CPU, and the device is {device}: use --device cpu or --weights auto")
+    if weights == "int8" and dtype == torch.float16:
+        raise BadRequest("int8 weights go with bfloat16 or float32, not with float16")
+    return weights == "int8"

@@ -22,6 +22,9 @@ _P, _N, _F, _I = c_void_p, c_int64, c_float, c_int
 _SIGNATURES = {
     "linear": [_P, _N, _P, _F, _P, _P, _P, _N, _N, _N, _N, _I, _P, _I],
     "gated_mlp": [_P, _N, _P, _F, _P, _P, _N, _N, _N, _P, _I],
+    "linear8": [_P, _N, _P, _F, _P, _P, _N, _P, _P, *[_N] * 4, _I, _P, _I],
+    "gated_mlp8": [_P, _N, _P, _F, _P, _P, _N, _P, _P, *[_N] * 4, _P, _I],
+    "widen": [_P, _P, _N, _P, _N, _N, _I],
     "silu_mul": [_P, _P, _N, _N, _I],
     "rms_norm": [_P, _N, _N, _P, _F, _P, _N, _N, _N, _I],
     "rope": [_P, _N, _N, _P, _P, _N, _N, _N, _I],
@@ -78,7 +81,7 @@ _scratch = torch.empty(1 << 16)
 threads: int | None = None
 
 
-def _scratch_pointer(count: int) -> int:
+def scratch_pointer(count: int) -> int:
     """Address of at least `count` float32 values."""
     global _scratch
     if _scratch.numel() < count:
@@ -86,11 +89,11 @@ def _scratch_pointer(count: int) -> int:
     return _scratch.data_ptr()
 
 
-def _threads() -> int:
+def thread_count() -> int:
     return threads or torch.get_num_threads()
 
 
-def _pointer(tensor: Tensor | None) -> int | None:
+def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -99,22 +102,22 @@ def linear(
 ) -> Tensor:
     """out [T, m] = (or += if `add`) rms_norm(x [T, n]) · weight [m, n]ᵀ + bias; without `norm`, x as it is."""
     rows, width = x.shape
-    threads = _threads()
+    threads = thread_count()
     assert library is not None
     library.kvtui_linear(
         x.data_ptr(),
         x.stride(0),
-        _pointer(norm),
+        pointer(norm),
         eps,
         weight.data_ptr(),
-        _pointer(bias),
+        pointer(bias),
         out.data_ptr(),
         out.stride(0),
         rows,
         width,
         weight.shape[0],
         add,
-        _scratch_pointer(rows * width),
+        scratch_pointer(rows * width),
         threads,
     )
     return out
@@ -123,7 +126,7 @@ def linear(
 def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor) -> Tensor:
     rows, width = residual.shape
     ffn = down.shape[1]
-    threads = _threads()
+    threads = thread_count()
     assert library is not None
     library.kvtui_gated_mlp(
         residual.data_ptr(),
@@ -135,7 +138,7 @@ def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down:
         rows,
         width,
         ffn,
-        _scratch_pointer(rows * (3 * ffn + width)),
+        scratch_pointer(rows * (3 * ffn + width)),
         threads,
     )
     return residual
@@ -144,7 +147,7 @@ def gated_mlp(residual: Tensor, norm: Tensor, eps: float, gate_up: Tensor, down:
 def silu_mul(gate_up: Tensor, out: Tensor) -> Tensor:
     """out [T, ffn] = silu(gate) * up, of gate_up [T, 2 * ffn], both contiguous."""
     assert library is not None
-    library.kvtui_silu_mul(gate_up.data_ptr(), out.data_ptr(), *out.shape, _threads())
+    library.kvtui_silu_mul(gate_up.data_ptr(), out.data_ptr(), *out.shape, thread_count())
     return out
 
 
@@ -163,7 +166,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         x.shape[0],
         inner,
         x.shape[-1],
-        _threads(),
+        thread_count(),
     )
     return out
 
@@ -181,7 +184,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         rows,
         heads,
         dim,
-        _threads(),
+        thread_count(),
     )
     return x
 
@@ -224,7 +227,7 @@ def decode_attention(
     _, groups, slots, _ = keys.shape
     k0, k1, k2, _ = keys.stride()
     v0, v1, v2, _ = values.stride()
-    threads = _threads()
+    threads = thread_count()
     out = torch.empty(q.shape)
     # Each thread's queries, the partial results (see native.c) and, for `mass`, every score.
     scratch = threads * heads * dim + (batch + 3 * threads) * heads * (dim + 2)
@@ -249,7 +252,7 @@ def decode_attention(
         tables.stride(0),
         lengths.data_ptr(),
         scale,
-        _pointer(mass),
+        pointer(mass),
         mass.stride(0) if mass is not None else 0,
         mass.stride(1) if mass is not None else 0,
         span,
@@ -259,7 +262,7 @@ def decode_attention(
         groups,
         slots,
         dim,
-        _scratch_pointer(scratch),
+        scratch_pointer(scratch),
         threads,
     )
     return out
@@ -271,7 +274,7 @@ def causal_softmax(
     """In place on scores [T, n] (rows may lie apart): row r becomes softmax(scale * its first `first` + r + 1 columns),
     zero beyond. lse [T] receives log-sum-exps, mass [n] is increased by the sum over rows; both contiguous."""
     rows, width = scores.shape
-    threads = _threads()
+    threads = thread_count()
     assert library is not None
     library.kvtui_causal_softmax(
         scores.data_ptr(),
@@ -280,9 +283,9 @@ def causal_softmax(
         first,
         width,
         scale,
-        _pointer(lse),
-        _pointer(mass),
-        _scratch_pointer(threads * width),
+        pointer(lse),
+        pointer(mass),
+        scratch_pointer(threads * width),
         threads,
     )
 
@@ -294,7 +297,7 @@ def column_mass(
     + 1 columns of scores [T, n] (rows may lie apart); lse [T] and mass contiguous. With a negative `first`, the first
     rows see nothing."""
     rows, width = scores.shape
-    threads = _threads()
+    threads = thread_count()
     assert library is not None
     library.kvtui_column_mass(
         scores.data_ptr(),
@@ -307,7 +310,7 @@ def column_mass(
         lse.data_ptr(),
         weight,
         mass.data_ptr(),
-        _scratch_pointer(threads * width),
+        scratch_pointer(threads * width),
         threads,
     )
 
@@ -331,8 +334,8 @@ def speculate(q: Tensor, keys: Tensor, scale: float, alpha: float, most: int) ->
         keys.shape[2],
         most,
         slots.data_ptr(),
-        _scratch_pointer(2 * groups * keys.shape[2]),
-        _threads(),
+        scratch_pointer(2 * groups * keys.shape[2]),
+        thread_count(),
     )
     return slots[:, :chosen]
 
@@ -372,7 +375,7 @@ def take(
         overflow,
         rows.data_ptr(),
         *(line.data_ptr() for line in missing),
-        _scratch_pointer(2 * places),
+        scratch_pointer(2 * places),
     )
     heads, absent, into = missing[:, :count]
     return rows, heads, absent, into

@@ -341,6 +341,7 @@ class Race:
                 weights_bytes=model.weights_bytes,
                 kv_bytes_per_token=model.kv_bytes_per_token,
                 device_cap_bytes=config.device_memory_bytes,
+                weights=model.weights,
             )
         )
 

@@ -95,6 +95,7 @@ class Worker:
             config.model,
             device=config.device,
             dtype=config.dtype,
+            weights=config.weights,
             random_weights=config.random_weights,
             progress=self._load_stage,
         )

@@ -266,7 +266,7 @@ def _heading(state: RunState) -> str:
     started = _started(state)
     device = f"{started.device}{' (CPU stand-in)' if started.device_is_stand_in else ''}"
     link = f"{started.link.description or started.link.profile} ({'measured' if started.link.measured else 'modelled'})"
-    return f"{started.model} · {started.dtype} · device {device} · link {link} · times on each engine's own clock"
+    return f"{started.model} · {started.precision} · device {device} · link {link} · times on each engine's own clock"
 
 
 def _started(state: RunState) -> RunStarted:

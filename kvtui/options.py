@@ -13,7 +13,7 @@ import click
 from engines import sizes
 from engines.errors import BadRequest
 from engines.events import ENGINE_LABELS
-from engines.knobs import ANCHORS
+from engines.knobs import ANCHORS, WEIGHTS
 
 
 class Filled(click.ParamType):
@@ -106,6 +106,13 @@ _SHARED = [
     click.option("--random-weights", is_flag=True, help="Build the model's shape with random weights; no download."),
     click.option("--device", type=TEXT, default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
     click.option("--dtype", type=TEXT, default="auto", show_default=True, help="auto, bfloat16, float16 or float32."),
+    click.option(
+        "--weights",
+        type=click.Choice(WEIGHTS),
+        default="auto",
+        show_default=True,
+        help="auto: in the dtype; int8: in 8 bits, for faster decoding on a CPU.",
+    ),
     click.option(
         "--engines",
         type=Engines(),

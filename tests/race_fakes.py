@@ -53,6 +53,7 @@ class FakeModel:
     layers: int = 2
     kv_heads: int = 1
     weights_bytes: int = 1000
+    weights: str = ""
     kv_bytes_per_token: int = 16
 
 

@@ -20,8 +20,8 @@ from tests.test_app import make, screen_text, shows, until
 from tests.test_replay import write_race
 
 
-def told(width: int, changes: list[str], measured: bool = False) -> str:
-    state, event = RunState(), started()
+def told(width: int, changes: list[str], measured: bool = False, weights: str = "") -> str:
+    state, event = RunState(), replace(started(), weights=weights)
     state.apply(replace(event, link=replace(event.link, measured=measured)))
     header = Header(commands.WorkerConfig())
     header._state, header._changes = state, changes
@@ -45,6 +45,7 @@ def test_modelled_stays(width: int, count: int) -> None:
 def test_more_room_more_facts() -> None:
     assert "link A100:PCIe4 (modelled)  context" in told(240, [])
     assert "· bfloat16 · device (CPU stand-in)" in told(240, [])
+    assert "· bfloat16, int8 weights · device (CPU stand-in)" in told(240, [], weights="int8")
     assert "budget 0.30  link A100:PCIe4 (modelled)" in told(120, [])
     assert "modelled" not in told(240, CHANGES, measured=True)
 

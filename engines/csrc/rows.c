@@ -2,14 +2,8 @@
  *
  * Weights are bfloat16 and are read once; everything else is float32. native.py documents the arguments. Strides are in
  * elements; T: rows (tokens), n and m: a weight's columns and rows. n, ffn and d are multiples of 16. */
+#include "rows.h"
 #include "threads.h"
-#include "vectors.h"
-
-INLINE float inverse_rms(const float *x, int64_t n, float eps) {
-    f8 squares = all(0);
-    for (int64_t i = 0; i < n; i += 8) squares += load(x + i) * load(x + i);
-    return 1.0f / sqrtf(sum_lanes(squares) / (float)n + eps);
-}
 
 /* y [T, n] = x (or its RMS norm), in the order of bfloat16 weights. */
 static void prepare(const float *x, int64_t stride, const float *norm, float eps, int64_t T, int64_t n, float *y) {
@@ -71,13 +65,6 @@ static void rows(const char *w, int64_t begin, int64_t end, const float *x, int6
     }
 }
 
-/* Rows an item, a multiple of `grain`: equal shares for the threads, of some 256 KiB each as far as there are that many
- * bytes (smaller ones would cut the streams short that the hardware prefetches). */
-INLINE int64_t portion(int64_t m, int64_t bytes_per_row, int64_t grain, int threads) {
-    const int64_t items = MAX(m * bytes_per_row / (threads * 262144), 1) * threads;
-    return (m + items * grain - 1) / (items * grain) * grain;
-}
-
 typedef struct {
     const char *weight;
     const float *x, *bias;
@@ -100,12 +87,6 @@ void kvtui_linear(const float *x, int64_t x_stride, const float *norm, float eps
     const Linear k = {weight, scratch, bias, out, out_stride, T, n, m, portion(m, 2 * n, 4, threads), add};
     prepare(x, x_stride, norm, eps, T, n, scratch);
     share(linear_item, &k, (m + k.portion - 1) / k.portion, threads, 1);
-}
-
-INLINE f8 silu(f8 x) { return x / (exp8(-x) + 1.0f); }
-
-INLINE void silu_mul16(const float *gate, const float *up, float *out) {
-    for (int j = 0; j < 16; j += 8) store(out + j, silu(load(gate + j)) * load(up + j));
 }
 
 typedef struct {

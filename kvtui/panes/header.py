@@ -106,11 +106,11 @@ class Header(Lines):
             return [[("", one_line(self._config.model)), budget], [budget], []]
         model = one_line(started.model)
         device = "device (CPU stand-in)" if started.device_is_stand_in else started.device
-        dtype = started.dtype.removeprefix("torch.")
+        precision = started.precision.removeprefix("torch.")
         named = one_line(started.link.description or started.link.profile)
         link = ("link", f"{named} ({'measured' if started.link.measured else 'modelled'})")
         last = [] if started.link.measured else [("", "modelled")]
-        full, short = ("", f"{model} · {dtype} · {device}"), ("", f"{model} · {device}")
+        full, short = ("", f"{model} · {precision} · {device}"), ("", f"{model} · {device}")
         return [
             [full, budget, link, ("context", f"{started.context_limit:,}")],
             [full, budget, link],
