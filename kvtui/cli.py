@@ -325,7 +325,7 @@ def _check_playback(recording: Path | None, trace: Path | None, mqtt: str | None
 @cli.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def study(arguments: tuple[str, ...]) -> int:
-    """Rerun a study: scoring, chunks, retention, prefetch, million, hybrid, ablation (see docs/improvements.md)."""
+    """Measure with a study, such as performance, retention or plan; `kvtui study --help` lists them."""
     import subprocess
 
     return subprocess.run([sys.executable, "-m", "probes.study", *arguments], check=False).returncode

@@ -1,156 +1,41 @@
-"""The studies that docs/improvements.md is made of: `kvtui study NAME [--json]`.
-
-Each prints one table. What a modelled link gave says so. Sizes can be made smaller for a quick look; the figures in the
-documents are those of the defaults.
-"""
+"""`kvtui study NAME`: the studies, each measured anew by one command."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
 
 from engines.errors import BadRequest, KvtuiError
-from engines.knobs import ANCHORS
+from probes.studies.base import Rows, Study
 
-if TYPE_CHECKING:
-    from probes.retention import Retention
-
-Rows = list[dict[str, Any]]
-
-
-def scoring(options: argparse.Namespace) -> Rows:
-    """Flash and sampled scoring against eager scoring: kept sets, memory, time."""
-    from probes import scoring
-
-    return scoring.study(_model(options), options.budget, options.tokens or 2048, 8192, 4096)
-
-
-def chunks(options: argparse.Namespace) -> Rows:
-    """Device peak of long prefills with bounded chunks."""
-    from probes import chunks
-
-    return [asdict(peak) for peak in chunks.flat((4096, 16_384, 65_536, 131_072))]
-
-
-def retention(options: argparse.Namespace) -> Rows:
-    """Facts told early, asked for late: full cache, H2O, its improvements."""
-    import engines
-    from probes import retention
-
-    model = _model(options)
-    variants: dict[str, tuple[str, dict[str, Any]]] = {
-        "paged": ("vllm", {}),
-        "h2o": ("h2o", {"prefill": "flash"}),
-        "h2o chunked": ("h2o", {"prefill": "chunked"}),
-        "h2o anchors": ("h2o", {"prefill": "flash", "anchors": ANCHORS}),
-        "h2o+": ("h2o+", {}),
-        "infinigen": ("infinigen", {}),
-        "infinigen+": ("infinigen+", {}),
-    }
-    wanted = options.engines.split(",") if options.engines else list(variants)
-    layouts = options.layouts.split(",")
-    if not set(wanted) <= set(variants) or not set(layouts) <= set(retention.LAYOUTS):
-        raise BadRequest(f"known are the engines {', '.join(variants)} and the layouts {', '.join(retention.LAYOUTS)}")
-    plan = retention.LENGTHS if options.tokens is None else ((options.tokens, options.cases),)
-    rows = []
-    for layout in layouts:
-        for name in wanted:
-            engine_id, knobs = variants[name]
-            engine = engines.create_engine(engine_id, model, budget=options.budget, **knobs)
-            found = []
-            for tokens, cases in plan:
-                found.append(retention.measure(engine, layout, tokens, cases))
-                rows.append(_retained(layout, name, found[-1], model.kv_bytes_per_token))
-                print(f"{layout}, {tokens}: {name} {found[-1].share:.2f}", file=sys.stderr, flush=True)
-            if len(plan) > 1:
-                rows.append(
-                    {**_retained(layout, name, retention.together(found), model.kv_bytes_per_token), "tokens": "all"}
-                )
-    return rows
-
-
-def _retained(layout: str, name: str, found: Retention, token_bytes: int) -> dict[str, Any]:
-    low, high = found.interval
-    return {
-        "layout": layout,
-        "engine": name,
-        "tokens": round(found.tokens / found.cases),
-        "questions": found.asked,
-        "right": round(found.share, 3),
-        "low_95": round(low, 3),
-        "high_95": round(high, 3),
-        "device_kv_share": round(found.device_kv_bytes / found.tokens / token_bytes, 3),
-        "peak_kv_share": round(found.peak_share, 3),
-    }
-
-
-def prefetch(options: argparse.Namespace) -> Rows:
-    """Predictive prefetch: bytes a step, hidden share, TPOT (over a modelled link unless there is a GPU)."""
-    from probes import prefetch
-
-    rows = []
-    for link in options.links.split(","):
-        found = prefetch.measure(_model(options), link, options.tokens or 4096, options.new_tokens)
-        rows += [{"link": link, **asdict(row)} for row in found]
-    return rows
-
-
-def million(options: argparse.Namespace) -> Rows:
-    """Decode over a million tokens on host and disk."""
-    from probes import prefetch
-
-    return [asdict(prefetch.million())]
-
-
-def hybrid(options: argparse.Namespace) -> Rows:
-    """A mixed stream under a device cap: each fixed engine, and the one that chooses."""
-    from probes import regret
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    rows = regret.measure(_model(options), budget=options.budget, said=say)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return [{name: row.get(name) for name in names} for row in rows]
-
-
-def ablation(options: argparse.Namespace) -> Rows:
-    """Each improvement alone and all together: memory, TTFT, TPOT, retention."""
-    from probes import ablation
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    return ablation.measure(
-        _model(options),
-        budget=options.budget,
-        tokens=options.tokens or 2048,
-        new_tokens=options.new_tokens,
-        cases=min(options.cases, 12),
-        link=options.links.split(",")[0],
-        said=say,
-    )
-
-
-STUDIES: dict[str, Callable[[argparse.Namespace], Rows]] = {
-    study.__name__: study for study in (scoring, chunks, retention, prefetch, million, hybrid, ablation)
+STUDIES = {
+    "scoring": "improvements:Scoring",
+    "chunks": "improvements:Chunks",
+    "prefetch": "improvements:Prefetch",
+    "million": "improvements:Million",
+    "hybrid": "improvements:Hybrid",
+    "ablation": "improvements:Ablation",
+    "retention": "retention:RetentionStudy",
 }
+INTERRUPTED = 130
 
 
-def _model(options: argparse.Namespace) -> Any:
-    import engines
-
-    return engines.load_model(options.model)
+def find(name: str) -> type[Study]:
+    module, _, kind = STUDIES[name].partition(":")
+    return getattr(import_module(f"probes.studies.{module}"), kind)
 
 
 def table(rows: Rows) -> str:
     """Aligned columns, a header from the keys."""
-    names = list(rows[0])
-    cells = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    if not rows:
+        return "no rows"
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 
@@ -158,6 +43,8 @@ def table(rows: Rows) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -171,34 +58,105 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    known = "".join(f"  {name:<10} {study.__doc__}\n" for name, study in STUDIES.items())
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        parser = _overview()
+        chosen = parser.parse_args(arguments[:1])
+        return _study(chosen.name, arguments[1:])
+    except KvtuiError as fault:
+        print(f"kvtui: {fault}", file=sys.stderr)
+        return 2
+
+
+def _overview() -> argparse.ArgumentParser:
+    known = "".join(f"  {name:<12} {find(name).summary}\n" for name in STUDIES)
     parser = _Parser(
         prog="kvtui study",
-        description="Rerun a study of docs/improvements.md.",
+        usage="kvtui study NAME [OPTIONS]   (kvtui study NAME --help lists them)",
+        description="Measure with a study: it prints a table, charts and one paragraph, and keeps them in a folder.",
         epilog=f"studies:\n{known}",
         formatter_class=_Help,
     )
     parser.add_argument("name", choices=STUDIES, metavar="NAME", help="one of those below")
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
-    parser.add_argument("--model", default="smollm2-135m", help="as of kvtui --model")
-    parser.add_argument("--budget", type=float, default=0.3, help="share of KV entries kept or fetched")
-    parser.add_argument("--tokens", type=int, help="length of the context; each study has its own")
-    parser.add_argument(
-        "--max-new-tokens", "--new-tokens", dest="new_tokens", type=int, default=24, help="of an answer that is timed"
+    return parser
+
+
+def _parser(kind: type[Study]) -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"kvtui study {kind.name}", description=kind.summary, formatter_class=_Help)
+    kind.add_options(parser)
+    files = parser.add_argument_group("results")
+    unless: dict[str, Any] = {"default": argparse.SUPPRESS}
+    files.add_argument("--json", action="store_true", **unless, help="print the record, no table and no charts")
+    files.add_argument(
+        "--out", type=Path, metavar="DIR", **unless, help="their folder, else a new one in kvtui-studies"
     )
-    parser.add_argument(
-        "--cases", type=int, default=50, help="retention: conversations of --tokens, of four questions each"
-    )
-    parser.add_argument("--layouts", default="first,middle,system", help="retention: where the facts stand")
-    parser.add_argument("--engines", default="", help="retention: which, separated by commas")
-    parser.add_argument("--links", default="pcie4,nvlink-c2c", help="prefetch: link profiles, separated by commas")
-    options = parser.parse_args(arguments)
+    files.add_argument("--resume", type=Path, metavar="DIR", **unless, help="go on with a study that was interrupted")
+    return parser
+
+
+def _study(name: str, arguments: list[str]) -> int:
+    kind = find(name)
+    options = _parser(kind).parse_args(arguments)
+    from probes.studies.folder import Begun, Folder
+
+    if "resume" in options:
+        folder = Folder.open(options.resume)
+        _check_same(kind, folder.begun.study, arguments)
+        study = kind(argparse.Namespace(**folder.begun.options, seed=folder.begun.seed))
+    else:
+        study = kind(options)
+        folder = Folder.create(
+            getattr(options, "out", None) or _new_folder(name), Begun(name, _own(options), options.seed)
+        )
+    return _measure(study, folder, as_json="json" in options)
+
+
+def _own(options: argparse.Namespace) -> dict[str, Any]:
+    """The study's own options, as JSON has them."""
+    ours = ("seed", "json", "out", "resume")
+    known = {name: value for name, value in vars(options).items() if name not in ours}
+    return {name: str(value) if isinstance(value, Path) else value for name, value in known.items()}
+
+
+def _check_same(kind: type[Study], begun: str, arguments: list[str]) -> None:
+    """A resumed study has the options that it began with: others would make one table of two things."""
+    if begun != kind.name:
+        raise BadRequest(f"that is the folder of the study {begun}, not of {kind.name}")
+    parser = _parser(kind)
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    given = sorted(set(vars(parser.parse_args(arguments))) - {"resume", "json"})
+    if given:
+        option = given[0].replace("_", "-")
+        raise BadRequest(f"--resume goes on with the options that the study began with; leave --{option} out")
+
+
+def _new_folder(name: str) -> Path:
+    return Path("kvtui-studies") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _measure(study: Study, folder: Any, *, as_json: bool) -> int:
+    from probes.studies.record import to_json
+    from probes.studies.run import run
+
     try:
-        rows = STUDIES[options.name](options)
-    except KvtuiError as fault:
-        print(f"kvtui: {fault}", file=sys.stderr)
-        return 2
-    print(json.dumps(rows) if options.json else table(rows))
+        record = run(study, folder)
+    except KeyboardInterrupt:
+        print(
+            f"\nkvtui: interrupted; what was measured is kept: kvtui study {study.name} --resume {folder.path}",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    if as_json:
+        print(to_json(record).decode(), end="")
+        return 0
+    print(table(record.results))
+    from probes.studies.charts import to_text
+
+    terminal = sys.stdout.isatty()
+    for chart in study.charts(record.results):
+        print(f"\n{to_text(chart, min(100, shutil.get_terminal_size().columns), colour=terminal)}")
+    print(f"\n{record.reading}\n\nkept in {folder.path}")
     return 0
 
 

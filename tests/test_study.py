@@ -87,6 +87,7 @@ def test_the_command_prints_a_table_or_json_and_refuses_in_one_line() -> None:
     refused = run("retention", "--engines", "tgi", "--model", "smollm2-135m")
     assert refused.returncode == 2
     assert refused.stderr.startswith("kvtui: known are the engines paged, h2o")
+    assert len(refused.stderr.splitlines()) == 1
     assert run("no-such").returncode == 2
 
 
