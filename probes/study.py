@@ -21,6 +21,7 @@ STUDIES = {
     "hybrid": "improvements:Hybrid",
     "ablation": "improvements:Ablation",
     "retention": "retention:RetentionStudy",
+    "accuracy": "accuracy:Accuracy",
 }
 INTERRUPTED = 130
 
