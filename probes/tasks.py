@@ -63,7 +63,8 @@ def load(manager: TaskManager, names: list[str], folder: Path | None) -> dict[st
                 found[name] = manager.load([name])
         except Exception as fault:  # tasks are configuration and code of others'
             line = " ".join((str(fault) or type(fault).__name__).split())
-            raise KvtuiError(f"the items of task {name!r} cannot be read: {line[:300]}") from fault
+            where = "; it is on the network, --task-dir has tasks without" if isinstance(fault, ConnectionError) else ""
+            raise KvtuiError(f"the items of task {name!r} cannot be read: {line[:300]}{where}") from fault
         for task in found[name]["tasks"].values():
             if getattr(task, "UNSAFE_CODE", False):
                 raise BadRequest(f"task {name!r} runs code that the model writes; kvtui does not")
@@ -119,4 +120,5 @@ def _is_whole(manager: TaskManager, name: str) -> bool:
 def _be_quiet() -> None:
     """Its bars and its notes would be written over the study's own progress."""
     os.environ.setdefault("TQDM_DISABLE", "1")
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    for library in ("lm_eval", "huggingface_hub", "datasets"):
+        logging.getLogger(library).setLevel(logging.ERROR)

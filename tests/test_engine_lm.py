@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from tokenizers.processors import TemplateProcessing
 
 import engines
 from engines.errors import BadRequest
-from engines.random_weights import byte_tokenizer
 from probes import tasks
 from probes.engine_lm import EngineFailed, EngineLM
-from tests.tiny_checkpoints import VOCAB, tiny_model
+from tests.tiny_checkpoints import lm_folder
 
 LIMIT = 256
 IDS = ["vllm", "h2o", "infinigen"]
@@ -27,18 +24,8 @@ WITHIN = 1e-2
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama with opinions, and a tokenizer of bytes that begins every text with <s>, as Llama's does."""
     path = tmp_path_factory.mktemp("tiny")
-    model = tiny_model("llama", max_position_embeddings=LIMIT)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(6)
-    model.save_pretrained(path)
-    tokenizer = byte_tokenizer(VOCAB)
-    start = (tokenizer.bos_token, tokenizer.bos_token_id)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{start[0]} $A", special_tokens=[start])
-    tokenizer.save_pretrained(path)
+    lm_folder(path, LIMIT)
     return path
 
 
@@ -65,9 +52,11 @@ def asked(kind: str, *arguments: tuple) -> list[Instance]:
     return [Instance(kind, {}, one, index) for index, one in enumerate(arguments)]
 
 
-def evaluated(model: Any, facts: dict[str, Any]) -> tuple[dict[str, float], list[tuple[float, bool]]]:
+def evaluated(
+    model: Any, facts: dict[str, Any], limit: int | None = 10
+) -> tuple[dict[str, float], list[tuple[float, bool]]]:
     """Metrics, and the answers item by item."""
-    found = tasks.evaluate(model, facts, limit=None, num_fewshot=0, chat_template=False, seed=0)
+    found = tasks.evaluate(model, facts, limit=limit, num_fewshot=0, chat_template=False, seed=0)
     samples = found["samples"]["kvtui_facts"]
     answers = [tuple(answer) for sample in samples for answer in sample["filtered_resps"]]
     return {name: found["results"]["kvtui_facts"][f"{name},none"] for name in ("acc", "acc_norm")}, answers
@@ -85,7 +74,7 @@ def test_a_task_of_ones_own_gives_what_their_model_gives(engine_id: str, model, 
     assert metrics == expected
     assert [greedy for _, greedy in answers] == [greedy for _, greedy in their_answers]
     assert [value for value, _ in answers] == pytest.approx([value for value, _ in their_answers], abs=WITHIN)
-    assert len({round(value, 3) for value, _ in their_answers}) > 60  # of 80: the model has opinions
+    assert len({round(value, 3) for value, _ in their_answers}) > 30  # of 40: the model has opinions
 
 
 PAIRS = [
@@ -152,7 +141,7 @@ def test_a_small_budget_scores_otherwise_and_holds_less(model) -> None:
 
 @pytest.mark.parametrize("engine_id", IDS)
 def test_whole_texts_of_several_windows_are_theirs(engine_id: str, model, theirs: HFLM) -> None:
-    texts = [("Short.",), ("A text that is longer than the context, by far. " * 12,)]
+    texts = [("Short.",), ("A text that is longer than the context, by far. " * 7,)]
     expected = theirs.loglikelihood_rolling(asked("loglikelihood_rolling", *texts), disable_tqdm=True)
     found = lm(model, engine_id).loglikelihood_rolling(asked("loglikelihood_rolling", *texts))
     assert found == pytest.approx(expected, abs=0.05)  # of hundreds of tokens together
@@ -222,9 +211,9 @@ def test_a_chat_template_is_the_tokenizers_own(model, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine_id", IDS)
-def test_the_default_model_agrees_with_theirs(engine_id: str, smollm2, facts, request) -> None:
+def test_the_default_model_agrees_with_theirs(engine_id: str, smollm2, facts) -> None:
     their = HFLM(pretrained=str(smollm2.path), device="cpu", dtype="float32", batch_size=1)
-    expected, their_answers = evaluated(their, facts)
-    metrics, answers = evaluated(lm(smollm2, engine_id), facts)
+    expected, their_answers = evaluated(their, facts, None)
+    metrics, answers = evaluated(lm(smollm2, engine_id), facts, None)
     assert metrics == expected
     assert [value for value, _ in answers] == pytest.approx([value for value, _ in their_answers], abs=WITHIN)

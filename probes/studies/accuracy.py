@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -112,17 +113,18 @@ class Accuracy(ModelStudy):
         return " ".join(said)
 
     def charts(self, results: Rows) -> list[Chart]:
-        """Of each task, its metrics over budgets. What keeps all is a level line, to compare with."""
-        drawn = []
-        for (task, metric), rows in _by(results, "task", "metric").items():
-            if task not in self._names:
-                continue
-            series: dict[str, list[Point]] = {}
-            for (engine,), own in _by(rows, "engine").items():
-                points = [point for row in own for point in _points(row, self._budgets)]
-                series[engine] = sorted(points, key=lambda point: float(point.x))
-            drawn.append(Chart(f"{task}-{metric.replace(' ', '-')}", task, "budget (share of KV)", metric, series))
-        return drawn
+        """Of each task, its metrics over budgets; what keeps all is a level line, to compare with. Of one budget, each
+        metric's bars, task by task."""
+        whole = [row for row in results if row["task"] in self._names]
+        if len(set(self._budgets)) == 1:
+            return [
+                Chart(_file(metric), f"budget {self._budgets[0]:g}", "task", metric, _series(rows, self._budgets))
+                for (metric,), rows in _by(whole, "metric").items()
+            ]
+        return [
+            Chart(_file(task, metric), task, "budget (share of KV)", metric, _series(rows, self._budgets))
+            for (task, metric), rows in _by(whole, "task", "metric").items()
+        ]
 
 
 def rows_of(cell: Cell, found: dict[str, Any]) -> Rows:
@@ -180,8 +182,23 @@ def _number(row: Row) -> str:
     return f"{_figure(row):.4g}" + ("" if row["stderr"] is None else f" ±{row['stderr']:.2g}")
 
 
+def _file(*words: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", "-".join(words)).strip("-")
+
+
+def _series(rows: Rows, budgets: list[float]) -> dict[str, list[Point]]:
+    """By engine, points over budgets, or over tasks where there is one budget."""
+    series = {}
+    for (engine,), own in _by(rows, "engine").items():
+        points = [point for row in own for point in _points(row, budgets)]
+        series[engine] = points if len(set(budgets)) == 1 else sorted(points, key=lambda point: float(point.x))
+    return series
+
+
 def _points(row: Row, budgets: list[float]) -> list[Point]:
     y, spread = _figure(row), row["stderr"]
     ends = (None, None) if spread is None else (y - spread, y + spread)
-    at = sorted({min(budgets), max(budgets)}) if row["engine"] == KEEPS_ALL else [row["budget"]]
+    if len(set(budgets)) == 1:
+        return [Point(row["task"], y, *ends)]
+    at = [min(budgets), max(budgets)] if row["engine"] == KEEPS_ALL else [row["budget"]]
     return [Point(x, y, *ends) for x in at]
