@@ -14,7 +14,8 @@ import engines
 from engines.errors import BadRequest
 from probes import tasks
 from probes.engine_lm import EngineFailed, EngineLM
-from tests.tiny_checkpoints import lm_folder
+from probes.studies.accuracy import knobs_at
+from tests.tiny_checkpoints import VOCAB, lm_folder
 
 LIMIT = 256
 IDS = ["vllm", "h2o", "infinigen"]
@@ -45,7 +46,8 @@ def facts() -> dict[str, Any]:
 
 
 def lm(model, engine_id: str = "vllm", budget: float = 1.0, **knobs) -> EngineLM:
-    return EngineLM(engines.create_engine(engine_id, model, budget=budget, **knobs))
+    """As the study makes it."""
+    return EngineLM(engines.create_engine(engine_id, model, budget=budget, **knobs_at(budget), **knobs))
 
 
 def asked(kind: str, *arguments: tuple) -> list[Instance]:
@@ -122,6 +124,18 @@ def test_where_a_context_ends_and_what_is_fed(model, monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_only_what_the_model_would_say_itself_is_greedy(model) -> None:
+    ours = lm(model, "h2o", 0.3)
+    context = ours.tok_encode("Some words to be forgotten. " * 4)
+    said = ours.engine.generate(context, 6, ignore_eos=True)
+    other = (said.tokens[0] + 1) % VOCAB
+    kinds = [said.tokens, [*said.tokens[:-1], other], [other, *said.tokens[1:]], said.tokens[:1], [other]]
+    found = ours._loglikelihood_tokens([(None, context, kind) for kind in kinds])
+    assert [greedy for _, greedy in found] == [True, False, False, True, False]
+    assert found[0][0] == pytest.approx(sum(said.logprobs), abs=1e-4)
+    assert found[3][0] == pytest.approx(said.logprobs[0], abs=1e-5)
+
+
 def test_choices_of_one_token_are_read_once(model, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = lm(model, "h2o", 0.3)
     choices = [("Which one? " * 5 + "Answer:", f" {letter}") for letter in "ABCD"]
@@ -145,6 +159,21 @@ def test_whole_texts_of_several_windows_are_theirs(engine_id: str, model, theirs
     expected = theirs.loglikelihood_rolling(asked("loglikelihood_rolling", *texts), disable_tqdm=True)
     found = lm(model, engine_id).loglikelihood_rolling(asked("loglikelihood_rolling", *texts))
     assert found == pytest.approx(expected, abs=0.05)  # of hundreds of tokens together
+
+
+def test_the_first_half_of_a_window_is_its_prompt_or_all_that_was_scored_before(model, monkeypatch) -> None:
+    ours = lm(model)
+    fed: list[tuple[int, int, bool]] = []
+    run = ours.engine.generate
+
+    def noting(prompt, count, *, forced):
+        fed.append((len(prompt), count, forced.of_prompt))
+        return run(prompt, count, forced=forced)
+
+    monkeypatch.setattr(ours.engine, "generate", noting)
+    ours.loglikelihood_rolling(asked("loglikelihood_rolling", ("a" * 9,), ("b" * (LIMIT + 39),)))
+    # With the mark that the tokenizer adds and the one that a text begins with: 11 tokens; and two windows.
+    assert fed == [(5, 6, True), (LIMIT // 2, LIMIT // 2 + 1, True), (LIMIT + 1 - 40, 40, False)]
 
 
 def test_half_of_a_text_is_decoded_from_what_is_kept(model) -> None:

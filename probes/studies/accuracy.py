@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from functools import cached_property
 from pathlib import Path
@@ -84,7 +85,8 @@ class Accuracy(ModelStudy):
         def asked(done: int, total: int) -> None:
             self.said(f"{cell['task']}, {cell['engine']} at {cell['budget']:g}: {done:,} of {total:,} requests")
 
-        lm = EngineLM(engines.create_engine(cell["engine"], self.model, budget=cell["budget"]), asked)
+        budget = cell["budget"]
+        lm = EngineLM(engines.create_engine(cell["engine"], self.model, budget=budget, **knobs_at(budget)), asked)
         try:
             found = tasks.evaluate(
                 lm,
@@ -125,6 +127,12 @@ class Accuracy(ModelStudy):
             Chart(_file(task, metric), task, "budget (share of KV)", metric, _series(rows, self._budgets))
             for (task, metric), rows in _by(whole, "task", "metric").items()
         ]
+
+
+def knobs_at(budget: float) -> dict[str, float]:
+    """A whole budget leaves nothing out: then InfiniGen's other limit, on how far a logit may lie below the maximum, is
+    off too. Below, the engines are as they are by default."""
+    return {"alpha": math.inf} if budget == 1 else {}
 
 
 def rows_of(cell: Cell, found: dict[str, Any]) -> Rows:
