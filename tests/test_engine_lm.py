@@ -14,7 +14,7 @@ import engines
 from engines.errors import BadRequest
 from probes import tasks
 from probes.engine_lm import EngineFailed, EngineLM
-from probes.studies.accuracy import knobs_at
+from probes.studies.accuracy import alpha_at
 from tests.tiny_checkpoints import VOCAB, lm_folder
 
 LIMIT = 256
@@ -47,7 +47,7 @@ def facts() -> dict[str, Any]:
 
 def lm(model, engine_id: str = "vllm", budget: float = 1.0, **knobs) -> EngineLM:
     """As the study makes it."""
-    return EngineLM(engines.create_engine(engine_id, model, budget=budget, **knobs_at(budget), **knobs))
+    return EngineLM(engines.create_engine(engine_id, model, budget=budget, alpha=alpha_at(budget), **knobs))
 
 
 def asked(kind: str, *arguments: tuple) -> list[Instance]:

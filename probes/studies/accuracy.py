@@ -86,7 +86,7 @@ class Accuracy(ModelStudy):
             self.said(f"{cell['task']}, {cell['engine']} at {cell['budget']:g}: {done:,} of {total:,} requests")
 
         budget = cell["budget"]
-        lm = EngineLM(engines.create_engine(cell["engine"], self.model, budget=budget, **knobs_at(budget)), asked)
+        lm = EngineLM(engines.create_engine(cell["engine"], self.model, budget=budget, alpha=alpha_at(budget)), asked)
         try:
             found = tasks.evaluate(
                 lm,
@@ -129,10 +129,10 @@ class Accuracy(ModelStudy):
         ]
 
 
-def knobs_at(budget: float) -> dict[str, float]:
+def alpha_at(budget: float) -> float | None:
     """A whole budget leaves nothing out: then InfiniGen's other limit, on how far a logit may lie below the maximum, is
     off too. Below, the engines are as they are by default."""
-    return {"alpha": math.inf} if budget == 1 else {}
+    return math.inf if budget == 1 else None
 
 
 def rows_of(cell: Cell, found: dict[str, Any]) -> Rows:
