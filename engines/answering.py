@@ -12,6 +12,8 @@ from engines import events
 from engines.accounts import Transfers
 from engines.caches.base import CacheView, HeadsView, Surroundings
 from engines.errors import BadRequest
+from engines.sequence import Forced
+from engines.sizes import counted
 
 
 @dataclass
@@ -86,6 +88,7 @@ class Answering(ABC):
         seed: int = 0,
         ignore_eos: bool = False,
         turns: Iterable[tuple[str, int]] = (),
+        forced: Forced | None = None,
     ) -> None:
         """Queues a request. Raises BadRequest for what cannot be served."""
 
@@ -135,9 +138,11 @@ class Answering(ABC):
         seed: int = 0,
         ignore_eos: bool = False,
         turns: Iterable[tuple[str, int]] = (),
+        forced: Forced | None = None,
     ) -> Result:
         """Runs one request to its end. `follow_up` continues the conversation that the cache holds; otherwise a fresh
-        one begins. Raises BadRequest as `submit` does."""
+        one begins. `forced` is the answer, where it is known: then the log-probabilities are those of its tokens, as
+        generation would have given them. Raises BadRequest as `submit` does."""
         if self.has_work:
             raise BadRequest("the engine is busy with submitted requests")
         self._generated += 1
@@ -151,6 +156,7 @@ class Answering(ABC):
             seed=seed,
             ignore_eos=ignore_eos,
             turns=turns,
+            forced=forced,
         )
         result = Result()
         while self.has_work:
@@ -177,6 +183,18 @@ class Answering(ABC):
         if min(tokens) < 0 or max(tokens) >= self.model.shape.vocab:
             raise BadRequest(f"token ids must lie in 0 .. {self.model.shape.vocab - 1}")
         return tokens
+
+    def new_tokens(self, wanted: int, before: int, forced: Forced | None) -> int:
+        """How many tokens are to come after `before`: as many as wanted, while the context lasts. Of a forced answer
+        all of them, wanted or not; its last one is never fed, so it may be the first beyond the context. Raises
+        BadRequest when it is empty, too long, or not of this vocabulary."""
+        room = self.model.context_limit - before
+        if forced is None:
+            return min(wanted, room)
+        answer = len(self.checked_tokens(forced.to_come, "the forced answer is empty"))
+        if answer > room + 1:
+            raise BadRequest(f"the forced answer has {counted(answer, 'token')}, and the context has room for {room:,}")
+        return answer
 
     def checked_request(
         self,

@@ -20,7 +20,7 @@ from engines.graphs import Graphs
 from engines.pace import Pace
 from engines.sampling import sample
 from engines.scheduler import CHUNK_TOKENS, Scheduler
-from engines.sequence import Sampling, Sequence, Span, Step
+from engines.sequence import Forced, Sampling, Sequence, Span, Step
 from engines.sizes import counted, size
 from engines.upload import upload
 
@@ -58,9 +58,10 @@ class Engine(Answering):
         seed: int = 0,
         ignore_eos: bool = False,
         turns: Iterable[tuple[str, int]] = (),
+        forced: Forced | None = None,
     ) -> None:
         """Queues a request; a follow-up's tokens come after the latest conversation, with its last answer. `turns`
-        says who speaks from which of `token_ids` on.
+        says who speaks from which of `token_ids` on. With `forced`, just its tokens come.
 
         Raises BadRequest for an empty prompt, one that leaves no room for a new token in the model's context, token
         ids outside the vocabulary, negative counts, or a follow-up to nothing.
@@ -73,8 +74,8 @@ class Engine(Answering):
             token_ids, max_new_tokens, before, temperature=temperature, top_p=top_p, seed=seed
         )
         sampling = Sampling(temperature, top_p, seed)
-        room = self.model.context_limit - before - len(tokens)
-        sequence = Sequence(request, tokens, len(tokens), min(max_new_tokens, room), sampling, ignore_eos)
+        new_tokens = self.new_tokens(max_new_tokens, before + len(tokens), forced)
+        sequence = Sequence(request, tokens, len(tokens), new_tokens, sampling, ignore_eos, forced)
         sequence.turns = list(turns)
         sequence.generator = torch.Generator().manual_seed(seed)
         sequence.pace = Pace.from_now(self.clock_s, self.link.traffic)
@@ -197,9 +198,8 @@ class Engine(Answering):
         hidden = None if self.graphs is None or prefills else self.graphs.decode(self.cache, step)
         if hidden is None:
             hidden = yield from self._layers(step, prefills)
-        if self.cache.learns:
-            for span in prefills:
-                self.cache.learn(span, surprisal(self.model, span, hidden))
+        for span in prefills:
+            self._read(span, hidden)
         self.cache.end(step)
         self._step = None
         ready = [span for span in step if span.sequence.pending == 0]
@@ -215,6 +215,16 @@ class Engine(Answering):
             if span.sequence.max_new_tokens == 0:
                 self._end(span.sequence)
         yield True
+
+    def _read(self, span: Span, hidden: Tensor) -> None:
+        """What surprised the model in a prompt, for those who ask."""
+        if not (self.cache.learns or span.sequence.reads_all):
+            return
+        surprise = surprisal(self.model, span, hidden)
+        if self.cache.learns:
+            self.cache.learn(span, surprise)
+        if (forced := span.sequence.forced) is not None and forced.of_prompt:
+            forced.prompt[span.position :] = (-surprise).tolist()
 
     def _layers(self, step: Step, prefills: list[Span]) -> Generator[bool, None, Tensor]:
         layers = forward(self.cache, step)
@@ -244,7 +254,7 @@ class Engine(Answering):
                 logprob=logprob,
             )
         )
-        stopped = token in self.model.eos_ids and not sequence.ignore_eos
+        stopped = token in self.model.eos_ids and not sequence.ignore_eos and sequence.forced is None
         if stopped or sequence.new_tokens >= sequence.max_new_tokens:
             self._end(sequence)
 

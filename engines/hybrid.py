@@ -23,6 +23,7 @@ from engines.engine import Engine
 from engines.errors import BadRequest
 from engines.memory import Pool
 from engines.pace import Pace
+from engines.sequence import Forced
 
 
 @dataclass
@@ -82,6 +83,7 @@ class HybridEngine(Answering):
         seed: int = 0,
         ignore_eos: bool = False,
         turns: Iterable[tuple[str, int]] = (),
+        forced: Forced | None = None,
         text: str | None = None,
     ) -> None:
         """As `Engine.submit`. `text` is what the user wrote; without it, the tokens are read. Raises BadRequest also
@@ -97,9 +99,9 @@ class HybridEngine(Answering):
         pace = Pace.from_now(self.clock_s, self.link.traffic)
         with self.clock.running():
             tasks = classify(self._text(tokens, turns) if text is None else text)
-        options = {**sampling, "ignore_eos": ignore_eos}
+        options = {**sampling, "ignore_eos": ignore_eos, "forced": forced}
         whole = before + len(tokens)
-        new_tokens = min(max_new_tokens, self.model.context_limit - whole)
+        new_tokens = self.new_tokens(max_new_tokens, whole, forced)
         if not follow_up:
             self._forget()
         self._request = _Request(request, tasks, whole, new_tokens, options, pace)

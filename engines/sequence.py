@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from engines.pace import Pace
 
@@ -21,6 +22,24 @@ class Sampling:
 
 
 @dataclass(eq=False)
+class Forced:
+    """An answer that is given instead of generated: its `tokens` come one at a time, each in a step of its own,
+    whatever the model would have said. What that was is noted: `greedy`, the likeliest token at the place of each that
+    has come, and `last`, float32 [vocab], the logits at the newest one's. With `of_prompt` also `prompt`: the
+    log-probabilities of the prompt's tokens from its second on, as it was read."""
+
+    tokens: list[int]
+    of_prompt: bool = False
+    greedy: list[int] = field(default_factory=list)
+    prompt: list[float] = field(default_factory=list)
+    last: Tensor | None = None
+
+    @property
+    def to_come(self) -> list[int]:
+        return self.tokens[len(self.greedy) :]
+
+
+@dataclass(eq=False)
 class Sequence:
     """A conversation in one engine. The count of tokens the cache has seen (`computed`) is the next true position; how
     many of them it still keeps is the cache's own affair, and another number. `turns` are the roles ("system", "user",
@@ -32,6 +51,7 @@ class Sequence:
     max_new_tokens: int
     sampling: Sampling
     ignore_eos: bool = False
+    forced: Forced | None = None
     turns: list[tuple[str, int]] = field(default_factory=list)
     computed: int = 0
     table: list[int] = field(default_factory=list)
@@ -42,6 +62,11 @@ class Sequence:
     @property
     def new_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether every token of the prompt is to go through the model, also those whose KV is there already."""
+        return self.forced is not None and self.forced.of_prompt
 
     @property
     def pending(self) -> int:

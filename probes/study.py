@@ -16,6 +16,7 @@ from probes.studies.base import Rows, Study
 STUDIES = {
     "performance": "performance:Performance",
     "retention": "retention:RetentionStudy",
+    "accuracy": "accuracy:Accuracy",
     "plan": "plan:Plan",
     "scoring": "improvements:Scoring",
     "chunks": "improvements:Chunks",

@@ -10,6 +10,7 @@ from engines.commands import Prompt, WorkerConfig
 from engines.errors import BadRequest
 from engines.hybrid import HybridEngine
 from engines.race import Race
+from engines.sequence import Forced
 from tests.race_fakes import LetterTokenizer
 from tests.tiny import CONFIGS, prompt, tiny
 
@@ -167,6 +168,21 @@ def test_an_engine_that_fails_is_followed_by_the_next(model, monkeypatch):
     assert (result.outcome, result.prompt_tokens, result.new_tokens) == ("ok", 320, 40)
     alone = engines.create_engine("vllm", model).generate(prompt(320), 8, ignore_eos=True)
     assert [e.token_id for e in tokens[:8]] == alone.tokens[:8]
+
+
+def test_a_forced_answer_goes_on_with_the_next_engine(model, monkeypatch):
+    engine = made(model, device_memory_bytes=cap(model, 350))
+    for id in ("vllm", "h2o+"):
+        monkeypatch.setattr(engine.engines[id].cache, "need", lambda *lengths: engines.controller.Need(0))
+    forced = Forced(prompt(40, seed=2))
+    found = run(engine, 1, prompt(320), 0, text=CHAT, forced=forced)
+    assert decisions(found)[:2] == ["vllm", "h2o+"]
+    tokens = [e for e in found if isinstance(e, events.Token)]
+    assert [e.token_id for e in tokens] == forced.tokens
+    assert (len(forced.greedy), forced.to_come) == (40, [])
+    alone = Forced(forced.tokens)
+    logprobs = engines.create_engine("vllm", model).generate(prompt(320), 0, forced=alone).logprobs
+    assert [e.logprob for e in tokens[:8]] == logprobs[:8]
 
 
 def test_what_fits_nowhere_ends_as_out_of_memory_and_leaves_nothing(model):

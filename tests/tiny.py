@@ -61,6 +61,10 @@ class NoTokenizer:
         return [byte % 97 for byte in text.encode()]
 
     @staticmethod
+    def decode(token_ids: list[int], **_options: object) -> str:
+        return " ".join(map(str, token_ids))
+
+    @staticmethod
     def get_vocab() -> dict[str, int]:
         return {}
 

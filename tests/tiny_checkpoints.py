@@ -50,6 +50,22 @@ def tiny_folder(folder: Path, family: str, **saving: Any) -> PreTrainedModel:
     return model
 
 
+def lm_folder(folder: Path, context: int = 256) -> None:
+    """A Llama whose likelihoods differ, with a tokenizer that begins every text with <s>, as Llama's own does."""
+    from tokenizers.processors import TemplateProcessing
+
+    model = tiny_model("llama", max_position_embeddings=context)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6)
+    model.save_pretrained(folder)
+    tokenizer = byte_tokenizer(VOCAB)
+    start = (tokenizer.bos_token, tokenizer.bos_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{start[0]} $A", special_tokens=[start])
+    tokenizer.save_pretrained(folder)
+
+
 def write_gguf(
     path: Path,
     model: PreTrainedModel,

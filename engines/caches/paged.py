@@ -49,7 +49,7 @@ class PagedCache(Cache):
     def reuse(self, sequence: Sequence) -> None:
         """Takes over the blocks of an equal prefix. The last token is always computed: its logits are needed."""
         sequence.held = _Held()
-        if not self.knobs.prefix_sharing:
+        if not self.knobs.prefix_sharing or sequence.reads_all:
             return
         parent = 0
         for start in range(0, len(sequence.tokens) - BLOCK_TOKENS, BLOCK_TOKENS):
