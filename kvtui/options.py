@@ -10,15 +10,10 @@ from typing import Any
 
 import click
 
+from engines import sizes
 from engines.errors import BadRequest
 from engines.events import ENGINE_LABELS
 from engines.knobs import ANCHORS
-
-_UNITS = {"": 1, "b": 1} | {
-    f"{letter}{suffix}": base**power
-    for power, letter in enumerate("kmgt", start=1)
-    for suffix, base in (("b", 1000), ("ib", 1024))
-}
 
 
 class Filled(click.ParamType):
@@ -56,10 +51,8 @@ class Size(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", value.strip())
-        unit = _UNITS.get(found[2].lower()) if found else None
-        size_bytes = int(float(found[1]) * unit) if found and unit else 0
-        if not 1 <= size_bytes < 1 << 60:
+        size_bytes = sizes.parsed(value)
+        if size_bytes is None:
             option = param.opts[0] if param else "a size"
             raise BadRequest(f'{option} is a size such as 512MiB, 2GB, 1.5GiB or a number of bytes, not "{value}"')
         return size_bytes
