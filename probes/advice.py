@@ -125,9 +125,9 @@ class Advice:
         best, other = self.best, self.runner_up
         if best is None or other is None:
             return None
-        by_steps = (a for a in self.order if _step(best, a) != _step(other, a))
-        exactly = (a for a in self.order if best.cost(a) != other.cost(a))
-        return next(by_steps, None) or next(exactly, None)
+        clearly = (a for a in self.order if not _near(other.cost(a), best.cost(a), a))
+        exactly = (a for a in self.order if best.cost(a) < other.cost(a))
+        return next(clearly, None) or next(exactly, None)
 
     @property
     def why(self) -> str:
@@ -146,9 +146,9 @@ class Advice:
 
 
 def judge(candidates: list[Candidate], limits: Limits, prefer: str = "speed") -> Advice:
-    """Candidates within all limits, in the order of `ORDERS[prefer]`. A figure that a limit asks for and that is not
-    known counts as beyond it. One that another is at least as good as in all, and better in something, comes after
-    it."""
+    """Candidates within all limits, the best first: of those that are near the best in the first of `ORDERS[prefer]`,
+    those that are near the best in the second, and so on. A figure that a limit asks for and that is not known counts
+    as beyond it. The best one is never one that another is at least as good as in all, and better in something."""
     order = ORDERS[prefer]
     refused = [
         Refusal(candidate, misses)
@@ -158,14 +158,16 @@ def judge(candidates: list[Candidate], limits: Limits, prefer: str = "speed") ->
     out = {id(refusal.candidate) for refusal in refused}
     fitting = [candidate for candidate in candidates if id(candidate) not in out]
 
-    def rank(candidate: Candidate) -> tuple[object, ...]:
-        return (
-            *(_step(candidate, aspect) for aspect in order),
-            *(candidate.cost(aspect) for aspect in order),
-            candidate.name,
-        )
-
-    return Advice(order, tuple(sorted(fitting, key=rank)), tuple(refused))
+    ranked: list[Candidate] = []
+    while fitting:
+        left = fitting
+        for aspect in order:
+            best = min(candidate.cost(aspect) for candidate in left)
+            left = [candidate for candidate in left if _near(candidate.cost(aspect), best, aspect)]
+        first = min(left, key=lambda one: (*(one.cost(aspect) for aspect in order), one.name))
+        ranked.append(first)
+        fitting = [candidate for candidate in fitting if candidate is not first]
+    return Advice(order, tuple(ranked), tuple(refused))
 
 
 def told(aspect: Aspect, figure: Figure | None, accuracy_of: str = "the full cache's accuracy") -> str:
@@ -222,12 +224,7 @@ def _excess(aspect: Aspect, figure: Figure | None, limit: float) -> float:
     return part / whole if whole > 0 else math.inf
 
 
-def _step(candidate: Candidate, aspect: Aspect) -> float:
-    """Its cost on a scale of steps, so that noise does not decide; what costs less is never a step higher. Accuracy
-    counts in shares of the full cache's, the others in ratios."""
-    cost = candidate.cost(aspect)
-    if not math.isfinite(cost):
-        return cost
-    if aspect == "accuracy":
-        return math.floor(cost / STEP + 0.5)  # a full cache's 1 is in the middle of a step
-    return math.floor(math.log(cost) / math.log(1 + STEP)) if cost > 0 else -math.inf
+def _near(cost: float, best: float, aspect: Aspect) -> bool:
+    """Whether it is no more than a step above the best. Accuracy counts in shares of the full cache's, the others in
+    ratios."""
+    return cost <= (best + STEP if aspect == "accuracy" else best * (1 + STEP))

@@ -34,12 +34,14 @@ def of_repeats(a: list[float], b: list[float]) -> Test:
     rise = float(ranks_b.mean() - ranks_a.mean())
     if len(set(ranks)) == 1 or len(ranks) == 2:
         p = 1.0  # there is one way only, or two that mirror each other
-    elif comb(len(ranks), len(a)) <= MOST_WAYS:
+    elif comb(len(ranks), len(a)) > MOST_WAYS:
+        p = stats.mannwhitneyu(a, b, method="asymptotic").pvalue
+    elif len(set(ranks)) == len(ranks):
+        p = stats.mannwhitneyu(a, b, method="exact").pvalue
+    else:  # the table that "exact" looks in knows no ties
         p = stats.permutation_test(
             (ranks_a, ranks_b), lambda x, y, axis: x.sum(axis=axis), vectorized=True, n_resamples=np.inf
         ).pvalue
-    else:
-        p = stats.mannwhitneyu(a, b, method="asymptotic").pvalue
     return Test(min(1.0, float(p)), least_p_of_repeats(len(a), len(b)), rise)
 
 
