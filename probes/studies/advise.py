@@ -29,7 +29,7 @@ SHORT_CONTEXTS = (512, 1024)  # both are measured where a longer one is asked fo
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    limits, context = _limits(options), _tokens(options.context)
+    limits, context = _limits(options), _tokens(getattr(options, "context", None))
     records, notes = _records(options)
     if "measure" in options or not records:
         if "results" in options and "measure" not in options:
