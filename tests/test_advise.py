@@ -101,6 +101,34 @@ def test_the_later_record_counts_and_the_worse_of_two_kinds_of_answers() -> None
     assert (found.value, found.note[:8]) == (0.5, "accuracy")
 
 
+def test_conversations_of_one_aim_are_one_figure_and_a_task_counts_once() -> None:
+    rows = [
+        {"aim": "context 1000", "engine": e, "budget": b, "context": n, "right_answers": r, "questions": 4}
+        for e, b, n, r in (
+            ("paged", None, 1003, 4),
+            ("paged", None, 990, 4),
+            ("h2o", 0.2, 1003, 3),
+            ("h2o", 0.2, 990, 1),
+        )
+    ]
+    record = records.of("retention", rows, keys=("aim", "budget", "engine"), measures=records.COUNTS)
+    found = at(1000, record)["H2O at budget 0.2"].accuracy
+    assert found == Figure(0.5, "retention at 1,000 tokens: 4 of 8, full cache 8 of 8")
+    rows = [
+        {"task": "piqa", "metric": m, "engine": e, "budget": b, "right": r, "items": 10}
+        for e, b, m, r in (
+            ("vllm", 1.0, "acc", 8),
+            ("vllm", 1.0, "acc_norm", 9),
+            ("h2o", 0.3, "acc", 4),
+            ("h2o", 0.3, "acc_norm", 9),
+        )
+    ]
+    measure = records.Measure("value", "higher", right="right", asked="items")
+    record = records.of("accuracy", rows, keys=("task", "metric", "engine", "budget"), measures=(measure,))
+    found = at(1000, record)["H2O at budget 0.3"].accuracy
+    assert found == Figure(0.5, "accuracy: 4 of 10, full cache 8 of 10")
+
+
 def test_a_full_cache_that_knows_nothing_is_no_measure() -> None:
     none = records.answers([("paged", 1000, 0, 8), ("h2o", 1000, 1, 8)])
     assert at(1000, none)["H2O at budget 0.3"].accuracy is None

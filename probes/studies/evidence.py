@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
@@ -195,13 +196,19 @@ def _value(row: Row, aspect: str, column: str) -> float | None:
 
 
 def _take_answers(record: Record, found: dict[Key, Known]) -> None:
+    """Of a benchmark's metrics, the first of each task: several count the same answers."""
     counted = [measure for measure in record.measures if measure.right and measure.asked]
     totals: dict[tuple[Key, int], Answers] = {}
+    metrics: dict[object, object] = {}
     for key, context, row in _rows(record):
         context = int(_number(row.get("retention_context")) or context)
         for measure in counted:
             right, asked = _number(row.get(measure.right)), _number(row.get(measure.asked))
-            if right is not None and asked:
+            if (
+                right is not None
+                and asked
+                and metrics.setdefault(row.get("task"), row.get("metric")) == row.get("metric")
+            ):
                 so_far = totals.get((key, context), Answers(0, 0))
                 totals[key, context] = so_far + Answers(int(right), int(asked))
     study = "retention" if record.study == "ablation" else record.study
@@ -216,16 +223,16 @@ def _rows(record: Record) -> Iterator[tuple[Key, int, Row]]:
     for row in record.rows:
         name = variants.named(str(row.get("engine") or row.get("variant") or ""))
         budget = _number(row["budget"] if "budget" in row else record.options.get("budget"))
-        context = next(
-            (
-                value
-                for value in (row.get("context"), row.get("tokens"), record.options.get("tokens"))
-                if _number(value) is not None
-            ),
-            0,
-        )
         if name:
-            yield (name, None if name == variants.PAGED else budget), max(0, int(float(context or 0))), row
+            yield (name, None if name == variants.PAGED else budget), _context(row, record), row
+
+
+def _context(row: Row, record: Record) -> int:
+    """In tokens; 0 where it is not told. What a conversation's length was aimed at counts rather than what it came to,
+    which differs from one to the next."""
+    aimed = re.search(r"\d+", str(row.get("aim") or ""))
+    told = (float(aimed[0]) if aimed else None, row.get("context"), row.get("tokens"), record.options.get("tokens"))
+    return max(0, int(next((number for value in told if (number := _number(value)) is not None), 0)))
 
 
 def _number(value: object) -> float | None:

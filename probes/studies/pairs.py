@@ -11,7 +11,7 @@ from probes.studies.base import Measure, Row, Scalar
 from probes.studies.record import Record
 from probes.studies.table import one_line
 
-REPEATS = ("repeats", "rounds", "cases")  # how often the same was measured
+REPEATS = ("repeats", "rounds", "cases", "limit")  # how often the same was measured
 LINKS = ("link", "links")  # told apart by what the sittings say of them
 MACHINE = ("cpu", "cores", "gpus", "torch_threads")
 TIMED = ("_s", "_ms", "_ratio", "goodput")  # ends of the names of columns that hang on the machine
@@ -74,7 +74,9 @@ def check_comparable(a: Record, b: Record) -> None:
 
 
 def _is_key(option: str, keys: tuple[str, ...]) -> bool:
-    """Whether an option, such as `contexts`, names the values of a column, such as `context`."""
+    """Whether an option, such as `contexts`, names the values of a column, such as `context`; `aim` has several."""
+    if option in ("tokens", "distances") and "aim" in keys:
+        return True
     singulars = {option, option.removesuffix("s"), option.removesuffix("es")}
     return any(key in singulars or key.removesuffix("_per_s") in singulars for key in keys)
 
