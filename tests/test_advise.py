@@ -199,6 +199,8 @@ def test_limits_decide(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert advised(capsys, "--min-accuracy", "0.4")["best"] == "H2O at budget 0.3"
     assert advised(capsys, "--device-memory", "4500B")["best"] == "InfiniGen at budget 0.3"
     assert advised(capsys, "--min-accuracy", "0", "--prefer", "memory")["best"] == "InfiniGen at budget 0.3"
+    assert study.main(["advise", "--results", "kvtui-studies/one", "--device-memory", "4500B"]) == 1
+    assert "What is not known of the full cache's right answers, kvtui study retention" in capsys.readouterr().out
     told = advised(capsys, "--context", "4k")
     assert told["context"] == 4096
     assert told["candidates"][0]["tpot_s"]["note"] == "extrapolated from 1,000 and 2,000 tokens"

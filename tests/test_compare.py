@@ -99,6 +99,12 @@ def test_a_slower_run_is_worse_and_a_faster_one_better() -> None:
     assert "Worse: tpot_s of context 1024, batch 1, engine h2o, budget 0.3: 1.47 times A's." in reading
 
 
+def test_figures_that_are_all_the_same_show_no_difference_and_cost_no_test() -> None:
+    comparisons, reading = compared(times(0.2, 0.2, 0.2), times(0.2, 0.2, 0.2))
+    assert (comparisons[0].verdict, comparisons[0].note) == (UNSEEN, "all the same")
+    assert "test" not in reading
+
+
 def test_three_repeats_are_too_few_to_tell_and_it_says_how_many_would_do() -> None:
     comparisons, reading = compared(times(0.2, 0.21, 0.22), times(0.4, 0.41, 0.42))
     assert comparisons[0].verdict == FEW
@@ -188,6 +194,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert study.main(["compare", b, a, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [c["verdict"] for c in told["comparisons"]] == ["better", "no difference seen"]
+    assert study.main(["compare", a, b, "--measures", "device_peak_bytes"]) == 0
+    assert "tpot_s" not in capsys.readouterr().out
+    assert study.main(["compare", a, b, "--measures", "speed"]) == 2
+    assert "--measures are of ttft_s, tpot_s" in capsys.readouterr().err
     assert told["comparisons"][0]["p"] == pytest.approx(2 / 70)
     other = str(records.write(tmp_path / "c.json", records.answers([("h2o", 1000, 1, 2)])))
     for arguments in ([a, other], [a, str(tmp_path / "none")], [str(tmp_path), a]):

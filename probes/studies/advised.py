@@ -29,6 +29,8 @@ _ASKED: dict[Aspect, str] = {
 }
 _MARKED = "* between or beyond the contexts that were measured: memory worked out, times on a straight line."
 
+_UNKNOWN = "What is not known of the full cache's right answers, kvtui study retention measures."
+
 
 @dataclass(frozen=True)
 class Report:
@@ -53,7 +55,10 @@ class Report:
         if other is not None:
             lines += ["", f"Runner-up: {other.name}.", *_facts(other), *self._command(other)]
         marked = any(_apart(getattr(candidate, aspect)) for candidate in self.candidates for aspect in ASPECTS)
-        notes = [_MARKED, *self.notes] if marked else list(self.notes)
+        unknown = any(
+            miss.aspect == "accuracy" and miss.figure is None for r in self.advice.refused for miss in r.misses
+        )
+        notes = [*([_MARKED] if marked else []), *([_UNKNOWN] if unknown else []), *self.notes]
         return "\n".join([*lines, *([""] if notes else []), *notes])
 
     def as_json(self) -> str:

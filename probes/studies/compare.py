@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from engines.errors import BadRequest
 from engines.sizes import counted
 from probes.studies import difference, record
 from probes.studies.base import Scalar
@@ -49,10 +50,15 @@ class Comparison:
     note: str = ""
 
 
-def compared(a: Record, b: Record) -> tuple[list[Comparison], str]:
-    """All comparisons, and a paragraph. Raises BadRequest for records of different things."""
+def compared(a: Record, b: Record, measures: list[str] | None = None) -> tuple[list[Comparison], str]:
+    """All comparisons, or those of some measures, and a paragraph. Raises BadRequest."""
     check_comparable(a, b)
+    known = [measure.column for measure in a.measures]
+    for name in measures or []:
+        if name not in known:
+            raise BadRequest(f"--measures are of {', '.join(map(one_line, known))}, not {one_line(name)!r}")
     found, only_a, only_b = pairs(a, b)
+    found = [pair for pair in found if measures is None or pair.measure.column in measures]
     apart = other_conditions(a, b)
     tested = {at: test for at, pair in enumerate(found) if (test := _test(pair, bool(apart))) is not None}
     verdicts = dict(zip(tested, difference.judged(list(tested.values())), strict=True))
@@ -77,8 +83,9 @@ def compared(a: Record, b: Record) -> tuple[list[Comparison], str]:
 
 
 def _test(pair: Pair, apart: bool) -> difference.Test | None:
-    """None where there is nothing to test: one of the two has no figure, bytes are exact, times are of two machines."""
-    if not (pair.a.known and pair.b.known) or pair.exact or (apart and pair.timed):
+    """None where there is nothing to test: one of the two has no figure, bytes are exact, all figures are the same,
+    times are of two machines."""
+    if not (pair.a.known and pair.b.known) or pair.exact or pair.level or (apart and pair.timed):
         return None
     if pair.counted:
         return difference.of_counts(pair.a.right, pair.a.asked, pair.b.right, pair.b.asked)
@@ -93,6 +100,8 @@ def _untested(pair: Pair) -> Comparison:
     if pair.exact:
         rise = pair.b.figures[0] - pair.a.figures[0]
         return _comparison(pair, _direction(pair, rise) if rise else UNSEEN, None, "counted, not sampled")
+    if pair.level:
+        return _comparison(pair, UNSEEN, None, "all the same")
     return _comparison(pair, UNJUDGED, None, "another machine or link")
 
 
@@ -165,10 +174,14 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("a", type=Path, metavar="A", help="a record.json, or a study's folder: what was")
     parser.add_argument("b", type=Path, metavar="B", help="another of the same study: what is")
+    parser.add_argument(
+        "--measures", metavar="NAMES", default=argparse.SUPPRESS, help="only these, separated by commas: fewer tests"
+    )
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
     options = parser.parse_args(arguments)
     a, b = record.load(options.a), record.load(options.b)
-    comparisons, reading = compared(a, b)
+    wanted = [name.strip() for name in options.measures.split(",")] if "measures" in options else None
+    comparisons, reading = compared(a, b, wanted)
     if "json" in options:
         told = {"study": a.study, "a": str(options.a), "b": str(options.b), "alpha": difference.ALPHA}
         whole = {**told, "comparisons": comparisons, "reading": reading}

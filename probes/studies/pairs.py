@@ -57,6 +57,11 @@ class Pair:
         sides = (self.a.figures, self.b.figures)
         return self.measure.column.endswith("_bytes") and all(len(set(figures)) == 1 for figures in sides)
 
+    @property
+    def level(self) -> bool:
+        """Whether all repeats of both gave the same figure."""
+        return not self.counted and len({*self.a.figures, *self.b.figures}) == 1
+
 
 def check_comparable(a: Record, b: Record) -> None:
     """Raises BadRequest, which says what differs."""
