@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check
 
-.PHONY: demo test test-slow lint bench screenshots clean
+.PHONY: demo test test-slow lint bench docs-results screenshots clean
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard engines/csrc/*)
 	@echo "installing into $(VENV): torch and others, about 1 GB the first time"
@@ -35,6 +35,9 @@ screenshots: $(VENV)/.tested
 
 bench: $(VENV)/.installed
 	$(VENV)/bin/python -m benchmarks.decode
+
+docs-results: $(VENV)/.tested
+	$(VENV)/bin/python -m docs.render
 
 clean:
 	rm -rf $(VENV) build *.egg-info engines/*.so

@@ -49,12 +49,17 @@ def _in_use(pool: Pool) -> dict[str, int]:
 
 
 class Transfers:
-    """The link's traffic, piece by piece."""
+    """The link's traffic, piece by piece, and what it comes to."""
 
     def __init__(self, around: Surroundings) -> None:
         self._clock, self._link = around.clock, around.link
-        self._before = dataclasses.replace(self._link.traffic)
+        self._before = self._origin = dataclasses.replace(self._link.traffic)
         self._before_s = 0.0
+
+    def begin(self) -> None:
+        """Nothing has moved yet."""
+        self._before = self._origin = dataclasses.replace(self._link.traffic)
+        self._before_s = self._clock.now_s
 
     def take(self, id: str) -> events.Transfer:
         """What the link did since the last call."""
@@ -66,8 +71,8 @@ class Transfers:
             clock_s=now_s,
             h2d_bytes=now.h2d_bytes - before.h2d_bytes,
             d2h_bytes=now.d2h_bytes - before.d2h_bytes,
-            h2d_total_bytes=now.h2d_bytes,
-            d2h_total_bytes=now.d2h_bytes,
+            h2d_total_bytes=now.h2d_bytes - self._origin.h2d_bytes,
+            d2h_total_bytes=now.d2h_bytes - self._origin.d2h_bytes,
             span_s=now_s - before_s,
             busy_s=now.busy_s - before.busy_s,
             hidden_s=max(0.0, now.hidden_s - before.hidden_s),

@@ -261,6 +261,10 @@ def _read(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        file.open("rb").close()  # safetensors says of a file that may not be read that it is not there
+    except OSError as fault:
+        raise ModelUnavailable(f"cannot read {file} ({fault.strerror})") from fault
+    try:
         if file.suffix == ".bin":
             yield from torch.load(file, map_location="cpu", mmap=True, weights_only=True).items()
         else:

@@ -145,6 +145,7 @@ class Engine(Answering):
         self.scheduler.preemptions = 0
         self.device_pool.reset_peaks()
         self.host_pool.reset_peaks()
+        self._transfers.begin()
 
     def forget_conversation(self) -> bool:
         """Frees the conversation that has ended; says whether there was one."""
@@ -291,11 +292,15 @@ class Engine(Answering):
         self._outcome(sequence, "device_oom" if fault.tier == "device" else "error", detail)
 
     def _abort(self, fault: OutOfMemory) -> None:
-        """The step under way does not fit: its sequences end, the others go on."""
+        """The step under way does not fit: its sequences wait for others to end, or for what only a follow-up would
+        need to go. One that is alone can never fit, and ends."""
         self._work, step, self._step = None, self._step, None
         if step is None:
             return
         self.cache.abort(step)
+        if self.forget_conversation() or self.scheduler.fewer():
+            self.scheduler.again(step)
+            return
         for span in step:
             self._failed(span.sequence, fault)
             self.scheduler.finish(span.sequence)

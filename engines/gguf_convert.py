@@ -196,6 +196,7 @@ def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
 
     try:
         save_file(tensors, path, metadata={"format": "pt"})
+        path.chmod(path.with_name("config.json").stat().st_mode)  # safetensors' files are for their owner alone
     except SafetensorError as fault:
         raise as_os_error(fault) from fault
 

@@ -139,6 +139,7 @@ class HybridEngine(Answering):
             engine.reset()
         self._forget()
         self._out.clear()
+        self._transfers.begin()
 
     def continue_logits(self, token_ids: Iterable[int], rows: int = 1) -> Tensor:
         return self._latest().continue_logits(token_ids, rows)

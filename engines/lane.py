@@ -101,6 +101,11 @@ class Lane:
         if self.engine is not None:
             self.engine.start_clock_at(self._base_s + seconds)
 
+    @property
+    def link(self) -> Any:
+        """The engine's `Link`; None where there is no engine, and for a server, whose link nobody knows."""
+        return getattr(self.engine, "link", None)
+
     def start_run(self) -> None:
         """Back to an empty cache and a clock of 0."""
         self._reset_engine()

@@ -10,49 +10,54 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
 from torch import Tensor
 
+from engines import machines
 from engines.clock import Clock
 from engines.errors import BadRequest
 from engines.events import LinkInfo
-
-GB = 1e9
+from engines.machines import GB, LATENCY_S
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine's link and device-memory bandwidth, bytes a second, one direction. Data sheets: NVIDIA A100 80GB SXM
-    (HBM2e 2039 GB/s), H100 SXM (HBM3 3350 GB/s), GH200 (HBM3 4000 GB/s; NVLink-C2C 450 GB/s a direction). PCIe x16 at
-    the ~80 % of its raw rate that large pinned copies reach."""
+    """A machine's link and device-memory bandwidth, bytes a second, one direction (see engines.machines)."""
 
     description: str
     link_bytes_per_s: float
     device_bytes_per_s: float
 
 
-PROFILES = {
-    "pcie3": Profile("A100:PCIe3", 12.5 * GB, 2039 * GB),
-    "pcie4": Profile("A100:PCIe4", 25 * GB, 2039 * GB),
-    "pcie5": Profile("H100:PCIe5", 50 * GB, 3350 * GB),
-    "nvlink-c2c": Profile("GH200:NVLink-C2C", 450 * GB, 4000 * GB),
-}
+def _profile(link: machines.LinkKind) -> Profile:
+    gpu = machines.gpu(link.gpu)
+    return Profile(f"{gpu.label}:{link.label}", link.bytes_per_s, gpu.bytes_per_s)
+
+
+PROFILES = {name: _profile(link) for name, link in machines.links().items()}
 DEFAULT_PROFILE = "pcie4"
-LATENCY_S = 10e-6
 
 
-@cache
+_seen_bytes_per_s: list[float] = []
+
+
 def memory_bytes_per_s() -> float:
-    """Read bandwidth of this machine's memory with torch's threads: the best of a few sums over 128 MiB."""
+    """Read bandwidth of this machine's memory with torch's threads: the best that was seen in this process."""
+    return max(_seen_bytes_per_s) if _seen_bytes_per_s else look_again()
+
+
+def look_again() -> float:
+    """Measures it anew, for it may have been measured on a busy machine: the best of a few sums over 128 MiB. Returns
+    the best of all."""
     block = torch.ones(32 << 20, dtype=torch.float32)
     best_s = float("inf")
     for _ in range(5):
         start = time.perf_counter()
         block.sum()
         best_s = min(best_s, time.perf_counter() - start)
-    return block.nbytes / best_s
+    _seen_bytes_per_s.append(block.nbytes / best_s)
+    return max(_seen_bytes_per_s)
 
 
 def modelled(name: str | None) -> LinkInfo:
@@ -136,6 +141,10 @@ class ModelledLink:
     def settle(self) -> None:
         """Nothing to collect: modelled times are known at once."""
 
+    def renew(self) -> None:
+        """Takes the memory's bandwidth as it is known now."""
+        self.info = modelled(self.info.profile)
+
     def _duration_s(self, size_bytes: int) -> float:
         return self.info.latency_s + size_bytes / self.info.bytes_per_s if size_bytes else 0.0
 
@@ -183,6 +192,9 @@ class CudaLink:
         self._busy.clear()
         self._stalls.clear()
 
+    def renew(self) -> None:
+        """Nothing: it is measured as it goes."""
+
     def _on(self, stream: torch.cuda.Stream, copy: Callable[[], None]) -> torch.cuda.Event:
         # The copy reads or overwrites tensors of the compute stream: it starts after what that has queued so far.
         stream.wait_stream(torch.cuda.current_stream(self._device))
@@ -224,3 +236,10 @@ def open_link(name: str | None, device: torch.device, clock: Clock) -> Link:
     if device.type == "cuda" and name is None:
         return CudaLink(measured(device), device)
     return ModelledLink(modelled(name), clock)
+
+
+def renew(links: Iterable[Link]) -> None:
+    """Looks at the memory again. All links of a race at one time, as they must be equally fast."""
+    look_again()
+    for link in links:
+        link.renew()

@@ -285,8 +285,7 @@ class Race:
                 prefill = config.prefill if config.prefill in PREFILLS[engine_id] else None
                 where = {"server": config.server} if engine_id == SERVER else {}
                 engine = self._build(engine_id, self._model, prefill=prefill, **options, **where)
-                if self._link is None or not getattr(engine, "remote", False):
-                    self._link = engine.link_info
+                self._link = self._link or engine.link_info
             except OutOfMemory as full:  # this lane shows it; the others race on
                 fault = full
             lanes.append(
@@ -305,9 +304,18 @@ class Race:
         self._in_conversation = False
         for lane in self._lanes:
             lane.start_run()
+        self._renew_links()
         self._announce()
         if self._paused:
             self._set_status("paused")
+
+    def _renew_links(self) -> None:
+        """A modelled link's rate comes from this machine's memory, which may have been measured while it was busy."""
+        if links := [lane.link for lane in self._lanes if lane.link is not None]:
+            from engines.link import renew
+
+            renew(links)
+            self._link = links[0].info
 
     def _announce(self) -> None:
         model, config = self._model, self._config

@@ -35,6 +35,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self._together = max_running  # fewer after a step that did not fit
 
     @property
     def has_work(self) -> bool:
@@ -53,6 +54,17 @@ class Scheduler:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
+        self._together = min(self.max_running, self._together + 1) if self.has_work else self.max_running
+
+    def fewer(self) -> bool:
+        """What runs does not fit together: half as many may, and one more with each that ends. False for one alone."""
+        self._together = max(1, len(self.running) // 2)
+        return len(self.running) > 1
+
+    def again(self, step: Step) -> None:
+        """Those of a step that did not fit wait, in the order in which they came."""
+        for span in reversed(list(step)):
+            self._preempt(span.sequence)
 
     def next_step(self, observe: bool = False) -> Step | None:
         """The next step's work, with room reserved for it; None when there is none."""
@@ -64,7 +76,7 @@ class Scheduler:
         for sequence in list(self.running):
             if sequence.pending > 1 and self._reserve(sequence, sequence.pending):
                 return [(sequence, sequence.tokens[sequence.computed :])]
-        while self.waiting and len(self.running) < self.max_running:
+        while self.waiting and len(self.running) < self._together:
             sequence = self.waiting.popleft()
             self.running.append(sequence)
             self.cache.reuse(sequence)
@@ -84,7 +96,7 @@ class Scheduler:
             if self._reserve(sequence, count):
                 work.append((sequence, sequence.tokens[sequence.computed : sequence.computed + count]))
                 left -= count
-        while not self.cache.one_shot and left and self.waiting and len(self.running) < self.max_running:
+        while not self.cache.one_shot and left and self.waiting and len(self.running) < self._together:
             sequence = self.waiting.popleft()
             self.running.append(sequence)
             self.cache.reuse(sequence)
@@ -111,14 +123,21 @@ class Scheduler:
                     self.cache.release(sequence)
                     self.failed(sequence, fault)
                     return False
-                victim = sequence if newcomer else self.running[-1]
+                if newcomer:
+                    self._wait(sequence)
+                    return False
+                victim = self.running[-1]
                 self._preempt(victim)
                 if victim is sequence:
                     return False
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Gives its memory back and waits in front of the queue; its tokens so far are its prompt next time."""
+        """Its tokens so far are its prompt next time."""
+        self._wait(sequence)
+        self.preemptions += 1
+
+    def _wait(self, sequence: Sequence) -> None:
+        """Gives its memory back and waits in front of the queue."""
         self.running.remove(sequence)
         self.cache.release(sequence)
         self.waiting.appendleft(sequence)
-        self.preemptions += 1

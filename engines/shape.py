@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from engines.errors import ModelUnavailable
 from engines.parameters import context_limit
+
+if TYPE_CHECKING:
+    import torch
 
 FAMILIES = {
     "llama": "Llama 2/3, SmolLM2",
@@ -104,6 +105,8 @@ def _read_opt(config: dict[str, Any]) -> Shape:
 def rope_tables(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
     """cos and sin, float32 [context, head_dim / 2]. Llama 3's scaling as in the Llama 3.1 release (long wavelengths
     divided by `factor`, a smooth ramp between)."""
+    import torch
+
     assert shape.rope_theta is not None
     exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
     frequencies = 1.0 / shape.rope_theta**exponents

@@ -109,6 +109,8 @@ class KvtuiApp(Ending):
         self.next_run = NextRun(config, self.catalogue)
         self.fresh = False  # whether the next question starts a new conversation
         self.ended = False
+        self._started_loop: asyncio.AbstractEventLoop | None = None
+        self._leaving_with: int | None = None
         self._shown = threading.Event()
         self.race = RaceScreen(config, self.catalogue)
         self.dress(look or Look())
@@ -124,11 +126,14 @@ class KvtuiApp(Ending):
         return with_quick_pastes(super().get_driver_class())
 
     def run(self, *arguments: Any, **options: Any) -> Any:
-        """As `App.run`; whatever ends the app, the worker ends too."""
+        """As `App.run`; whatever ends the app, the worker ends too. Signals are heard from before the terminal is
+        changed, so that none of them leaves it as the app has it."""
+        restore = on_signals(self.leave_with, lambda: self.source.close())
         try:
             return super().run(*arguments, **options)
         finally:
             self.source.close()
+            restore()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that are letters and signs are text while the input line has the focus, also for the footer."""
@@ -136,13 +141,16 @@ class KvtuiApp(Ending):
 
     async def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, self._resumed)
-        loop = asyncio.get_running_loop()
+        self._started_loop = asyncio.get_running_loop()
+        if self._leaving_with is not None:
+            self.exit(None, self._leaving_with)
 
-        def leave(code: int) -> None:
+    def leave_with(self, code: int) -> None:
+        """Ends the app with that exit code, as soon as it runs. For signals: may come at any moment."""
+        self._leaving_with = code
+        if self._started_loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
-                loop.call_soon_threadsafe(self.exit, None, code)
-
-        self._restore_signals = on_signals(leave, lambda: self.source.close())
+                self._started_loop.call_soon_threadsafe(self.exit, None, code)
 
     def _resumed(self, _: object) -> None:
         """After fg the terminal is empty, and only what changes would be painted."""
@@ -167,7 +175,6 @@ class KvtuiApp(Ending):
 
     async def on_unmount(self) -> None:
         await asyncio.to_thread(self.source.close)
-        self._restore_signals()
 
     @work(thread=True, group="prepare", exit_on_error=False)
     def prepare(self) -> None:

@@ -7,6 +7,7 @@ standard error goes to a log file.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import select
 import signal
@@ -22,12 +23,15 @@ import msgspec
 from platformdirs import user_log_path
 
 from engines import commands, events, frames
+from engines.sizes import size
 from kvtui.source import SourceEndedError
+from probes.cgroup import MemoryLimit
 
 # Reading goes on for this long when there is always more, so that a flood still reaches the screen frame by frame.
 BATCH_S = 0.05
 GRACE_S = (3.0, 1.5, 5.0)  # to leave by itself, to heed SIGTERM, to be gone after SIGKILL
 LOG_TAIL_BYTES = 4096
+LOG_KEPT_S = 86_400.0
 
 
 class WorkerClient:
@@ -37,7 +41,9 @@ class WorkerClient:
         self, config: commands.WorkerConfig, argv: Sequence[str] | None = None, log_path: Path | None = None
     ) -> None:
         self.config = config
-        self.log_path = log_path or user_log_path("kvtui", ensure_exists=False) / "worker.log"
+        self.log_path = log_path or user_log_path("kvtui", ensure_exists=False) / f"worker-{os.getpid()}.log"
+        self._memory = MemoryLimit()
+        self._kills = 0
         self._argv = list(argv) if argv is not None else [sys.executable, "-m", "engines.worker"]
         self._process: subprocess.Popen[bytes] | None = None
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -57,9 +63,11 @@ class WorkerClient:
             self._closing.clear()
             try:
                 self.log_path.parent.mkdir(parents=True, exist_ok=True)
+                _drop_old_logs(self.log_path.parent)
                 log: BinaryIO | int = self.log_path.open("wb")
             except OSError:  # no place for a log is no reason not to work
                 log = subprocess.DEVNULL
+            self._kills = self._memory.kills()
             try:
                 self._process = subprocess.Popen(
                     self._argv,
@@ -149,9 +157,18 @@ class WorkerClient:
                 name = signal.Signals(-code).name
             except ValueError:
                 name = "unknown"
-            return f"the worker was killed by signal {-code} ({name})"
+            return f"the worker was killed by signal {-code} ({name}){self._for_memory(-code)}"
         last = self._last_words()
         return f"the worker ended with exit code {code}" + (f": {last}" if last else "")
+
+    def _for_memory(self, number: int) -> str:
+        """The kernel, when there is no memory left, kills with SIGKILL and says nothing."""
+        if number != signal.SIGKILL or self._memory.kills() <= self._kills:
+            return ""
+        limit = self._memory.read()
+        return ", probably for want of memory" + (
+            "" if limit is None else f": the container's limit is {size(limit[0])}"
+        )
 
     def _last_words(self) -> str:
         try:
@@ -161,6 +178,14 @@ class WorkerClient:
         except OSError:
             return ""
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _drop_old_logs(folder: Path) -> None:
+    """Those that nothing was written to for a day."""
+    for path in folder.glob("worker-*.log"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < time.time() - LOG_KEPT_S:
+                path.unlink()
 
 
 def _write_all(pipe: BinaryIO, outbox: queue.SimpleQueue[bytes | None]) -> None:

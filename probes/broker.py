@@ -52,14 +52,17 @@ def parse(url: str, ca_file: Path | None = None, environment: Mapping[str, str] 
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme.lower(), parts.hostname, parts.port
-    except ValueError as fault:
-        raise _fault(f"{fault}") from None
+    except ValueError:
+        raise _fault(
+            "a port is a number up to 65,535, and an IPv6 address stands in brackets: mqtt://[::1]/prefix"
+        ) from None
     if scheme not in PORTS:
         raise _fault("it begins with mqtt:// or mqtts://")
     if not host:
         raise _fault("it names no host")
     if port == 0:
         raise _fault("port 0 is none")
+    host = _decoded("host", host)  # the zone of fe80::1%25eth0
     _check_host(host)
     if "?" in url or "#" in url:  # also an empty query or fragment
         raise _fault("nothing comes after the prefix: a ? or # in it is written %3F, %23")

@@ -16,6 +16,14 @@ class MemoryLimit:
         tightest = min(found, default=None, key=lambda group: group[0])
         self._files = None if tightest is None else tightest[1:]
 
+    def kills(self, vmstat: Path = Path("/proc/vmstat")) -> int:
+        """How often the kernel has killed a process for want of memory: in the group with the limit, or else anywhere
+        on this machine. 0 where it does not tell."""
+        if self._files is None:
+            return _entry(vmstat, "oom_kill")
+        folder = self._files[0].parent
+        return max(_entry(folder / name, "oom_kill") for name in ("memory.events", "memory.oom_control"))
+
     def read(self) -> tuple[int, int] | None:
         """Bytes: the limit, and what counts against it without the file cache that the kernel would give back first.
         None where there is no limit."""

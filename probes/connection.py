@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import ssl
 import threading
 import time
@@ -26,8 +27,12 @@ PATIENCE_S = 5.0  # with a broker that does not answer
 KEEPALIVE_S = 15
 MESSAGES_HELD = 20_000  # that came in faster than they are taken
 REFUSALS = {  # by MQTT 3.1.1's return codes, and those that paho makes of them
+    1: "it does not speak MQTT 3.1.1",
+    2: "it does not take our client id",
     4: "wrong user name or password",
     5: "not authorised",
+    132: "it does not speak MQTT 3.1.1",
+    133: "it does not take our client id",
     134: "wrong user name or password",
     135: "not authorised",
 }
@@ -170,7 +175,10 @@ def _standing_after(fault: BaseException | None) -> Standing:
         return Standing("off", f"the broker's certificate is not trusted ({cause.verify_message})")
     if isinstance(cause, OSError) and cause.strerror:
         return Standing("waiting", cause.strerror)
-    return Standing("waiting", str(fault) if fault is not None else "")
+    words = re.sub(r"^\[code:\d+\] ", "", str(fault)) if fault is not None else ""
+    if words == "Operation timed out":  # aiomqtt's, also when the other side has closed at once
+        words = "it does not answer as an MQTT broker does"
+    return Standing("waiting", words)
 
 
 class _Daemons(ThreadPoolExecutor):

@@ -118,14 +118,14 @@ def million(
     )
 
 
-def small_model(context: int) -> Model:
-    """A decoder of three layers with random weights and a context as long as one likes."""
+def small_model(context: int, layers: int = 3, vocab: int = 512, dtype: torch.dtype = torch.bfloat16) -> Model:
+    """A decoder of few layers with random weights and a context as long as one likes."""
     config = {
         "model_type": "llama",
-        "vocab_size": 512,
+        "vocab_size": vocab,
         "hidden_size": 128,
         "intermediate_size": 256,
-        "num_hidden_layers": 3,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 1,
         "head_dim": 32,
@@ -135,8 +135,8 @@ def small_model(context: int) -> Model:
     }
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shape = read_shape(config)
-    decoder = Decoder(shape, random_tensors(config, device, torch.bfloat16), device, torch.bfloat16)
-    return Model("small-random", None, config, shape, decoder, _Bytes(), device, torch.bfloat16, set())
+    decoder = Decoder(shape, random_tensors(config, device, dtype), device, dtype)
+    return Model("small-random", None, config, shape, decoder, _Bytes(), device, dtype, set())
 
 
 class _Bytes:

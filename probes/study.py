@@ -16,13 +16,15 @@ from probes.studies.parser import Help, Parser
 from probes.studies.table import table
 
 STUDIES = {
+    "performance": "performance:Performance",
+    "retention": "retention:RetentionStudy",
+    "plan": "plan:Plan",
     "scoring": "improvements:Scoring",
     "chunks": "improvements:Chunks",
     "prefetch": "improvements:Prefetch",
     "million": "improvements:Million",
     "hybrid": "improvements:Hybrid",
     "ablation": "improvements:Ablation",
-    "retention": "retention:RetentionStudy",
 }
 # What is made of records, and how it says so in one line; each is a module with a `main`.
 TOOLS = {
@@ -133,7 +135,7 @@ def _measure(study: Study, folder: Any, *, as_json: bool) -> int:
     if as_json:
         print(to_json(record).decode(), end="")
         return 0
-    print(table(record.results))
+    print(table(study.shown(record.results)))
     from probes.studies.charts import to_text
 
     terminal = sys.stdout.isatty()

@@ -15,6 +15,7 @@ from engines import commands, events
 from kvtui import client as client_module
 from kvtui.client import WorkerClient
 from kvtui.source import SourceEndedError
+from probes.cgroup import MemoryLimit
 
 HEAD = """
 import os, sys, time, signal
@@ -111,6 +112,32 @@ def test_a_kill_is_reported_and_a_new_start_works(start: Start) -> None:
     client.send(commands.Pause())  # nobody listens, nobody minds
     client.start()
     assert texts(client, 1) == ["tiny"]
+
+
+def test_a_kill_for_want_of_memory_says_so(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = [3]
+    monkeypatch.setattr(MemoryLimit, "kills", lambda self: kills[0])
+    monkeypatch.setattr(MemoryLimit, "read", lambda self: (700_000_000, 690_000_000))
+    client = start("say('here'); time.sleep(60)")
+    texts(client, 1)
+    kills[0] = 4
+    assert client.process_id is not None
+    os.kill(client.process_id, signal.SIGKILL)
+    said = "the worker was killed by signal 9 (SIGKILL), probably for want of memory: the container's limit is 700 MB"
+    assert ending(client) == said
+
+
+def test_each_process_has_a_log_of_its_own_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "user_log_path", lambda *_, **__: tmp_path)
+    old, new = tmp_path / "worker-1.log", tmp_path / "worker-2.log"
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    client = WorkerClient(commands.WorkerConfig(), [sys.executable, "-c", ""])
+    client.start()
+    client.close()
+    assert client.log_path == tmp_path / f"worker-{os.getpid()}.log"
+    assert sorted(tmp_path.iterdir()) == sorted([client.log_path, new])
 
 
 def test_what_was_said_before_the_end_is_still_heard(start: Start) -> None:

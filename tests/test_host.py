@@ -99,6 +99,21 @@ def test_a_limit_of_version_1_and_none(tmp_path: Path) -> None:
     assert MemoryLimit(root, tmp_path / "missing").read() is None
 
 
+def test_kills_for_want_of_memory_are_counted_where_the_limit_is_or_for_the_whole_machine(tmp_path: Path) -> None:
+    root, own, vmstat = tmp_path / "cgroup", tmp_path / "own", tmp_path / "vmstat"
+    vmstat.write_text("pgfault 7\noom_kill 5\n")
+    own.write_text("0::/box\n")
+    assert MemoryLimit(root, own).kills(vmstat) == 5
+    group(root / "box", {"memory.max": f"{GB}\n", "memory.current": "1\n", "memory.events": "oom 3\noom_kill 2\n"})
+    assert MemoryLimit(root, own).kills(vmstat) == 2
+    own.write_text("4:memory:/box\n")
+    group(
+        root / "memory" / "box", {"memory.limit_in_bytes": f"{GB}\n", "memory.oom_control": "under_oom 0\noom_kill 4\n"}
+    )
+    assert MemoryLimit(root, own).kills(vmstat) == 4
+    assert MemoryLimit(root, tmp_path / "missing").kills(tmp_path / "missing") == 0
+
+
 class Host:
     """Counts, and tells when it was asked often enough."""
 

@@ -70,6 +70,21 @@ def test_fetches_stay_within_the_budget_and_the_first_layer_fetches_all() -> Non
             assert moved.d2h_bytes == model.kv_bytes_per_token
 
 
+@pytest.mark.parametrize("engine_id", ["infinigen", "infinigen+"])
+def test_totals_of_the_link_begin_anew_with_a_reset(engine_id: str) -> None:
+    model, _ = tiny("llama")
+    engine = engines.create_engine(engine_id, model, budget=0.3)
+    totals = []
+    for _ in range(2):
+        engine.reset()
+        engine.generate(prompt(200), 6, ignore_eos=True)
+        moved = engine.transfer()
+        totals.append((moved.h2d_total_bytes, moved.d2h_total_bytes))
+        assert (moved.h2d_bytes, moved.d2h_bytes) == totals[-1]
+    assert totals[0] == totals[1]
+    assert min(totals[0]) > 0
+
+
 def test_a_small_alpha_fetches_fewer() -> None:
     model, _ = tiny("llama")
     moved = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,20 @@ async def test_there_is_a_key_for_each_engine(server: str | None, keys: str) -> 
     app = KvtuiApp(commands.WorkerConfig(server=server), ScriptedSource(whole_race(prompt_tokens=96, new_tokens=9)))
     async with app.run_test(size=(160, 30)) as pilot:
         await until(pilot, lambda: keys in footer(pilot))
+
+
+async def test_keys_of_screens_that_were_closed_are_let_go_of(tmp_path: Path) -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(thing, FooterKey) for thing in gc.get_objects())
+
+    app = live(tmp_path)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await shows(pilot, "Quit")
+        await pilot.press("question_mark", "escape")
+        await pilot.pause()
+        before = alive()
+        for _ in range(8):
+            await pilot.press("question_mark", "escape")
+        await pilot.pause()
+        assert alive() <= before

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from engines import link
 from engines.clock import Clock
 from engines.errors import BadRequest
 from engines.link import LATENCY_S, PROFILES, ModelledLink, memory_bytes_per_s, modelled
@@ -85,3 +86,16 @@ def test_profiles_keep_the_ratio_of_link_to_memory() -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(BadRequest, match="unscaled:<GB/s>"):
         modelled(name)
+
+
+def test_a_link_that_was_modelled_on_a_busy_machine_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_seen_bytes_per_s", [1e6])
+    slow, given = (ModelledLink(modelled(name), Clock()) for name in ("pcie4", "unscaled:2"))
+    before = slow.info.bytes_per_s
+    link.renew([slow, given])
+    assert slow.info.bytes_per_s > 10 * before
+    assert slow.info.bytes_per_s / memory_bytes_per_s() == pytest.approx(25 / 2039)
+    assert given.info.bytes_per_s == 2e9
+    monkeypatch.setattr(link, "_seen_bytes_per_s", [1e15])
+    link.renew([slow])
+    assert memory_bytes_per_s() == 1e15  # what was seen once is possible

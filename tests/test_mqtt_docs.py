@@ -48,3 +48,13 @@ def test_the_other_fields_are_there_too() -> None:
     assert isinstance(memory["device_kv_peak_bytes"], int)
     assert isinstance(memory["device_bytes"]["kv"], int)
     assert isinstance(outcome["tpot_s"], float)
+
+
+def test_the_node_red_flow_listens_to_what_is_said() -> None:
+    flow = {node["id"]: node for node in json.loads((Path(__file__).parent.parent / "docs/node-red.json").read_text())}
+    pattern = flow["kvtui-in"]["topic"].replace("+", "[^/]+")
+    heard = [message for name, message in SAID.items() if re.fullmatch(pattern, name)]
+    assert len(heard) == 3
+    assert set(re.findall(r"msg\.payload\.([a-z_]+)", flow["kvtui-kv"]["func"])) == {"engine", "device_bytes"}
+    assert all(isinstance(message["device_bytes"], dict) and message["engine"] for message in heard)
+    assert all(target in flow for node in flow.values() for wires in node.get("wires", []) for target in wires)

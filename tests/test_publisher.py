@@ -329,15 +329,37 @@ def test_tls_by_the_right_authority_and_no_other(certificates: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_messages_a_minute(real: RealBroker, ear: Ear) -> None:
-    """For twelve seconds, with somebody who listens at least once to each."""
-    many, seconds = 20_000, 12
-    with closing(Publisher(at(real))) as publisher:
-        publisher.start()
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="needs mosquitto_sub")
+def test_a_hundred_thousand_messages_a_minute(real: RealBroker, tmp_path: Path) -> None:
+    """For a minute, with somebody who listens in a process of their own: a listener in this one would be slower than
+    the broker's queue for it is long."""
+    many, seconds = 100_000, 60
+    heard = tmp_path / "heard"
+    command = ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(real.port), "-t", "lab/kv/+/h2o/#", "-q", "1", "-F", "%t"]
+    with (
+        heard.open("wb") as out,
+        subprocess.Popen(command, stdout=out) as listener,
+        closing(at_work(real)) as publisher,
+    ):
+        wait_until(lambda: _hears(publisher, heard), 20)
         begun_s = time.monotonic()
         for number in range(many):
             publisher.publish([token(number)])
             time.sleep(max(0.0, begun_s + number * seconds / many - time.monotonic()))
         wait_until(lambda: publisher.waiting == 0, 60)
-        wait_until(lambda: len(ear.heard()) == many, 60)
-        assert tokens_of(ear.heard()) == list(range(many))
+        wait_until(lambda: heard.read_bytes().count(b"/token\n") >= many, 60)
+        listener.terminate()
+    assert heard.read_bytes().count(b"/token\n") == many
+
+
+def at_work(real: RealBroker) -> Publisher:
+    publisher = Publisher(at(real))
+    publisher.start()
+    return publisher
+
+
+def _hears(publisher: Publisher, heard: Path) -> bool:
+    """Says something, until somebody has heard it."""
+    publisher.publish([events.Notice(level="info", text="is anybody there?", engine="h2o")])
+    time.sleep(0.2)
+    return heard.stat().st_size > 0

@@ -24,7 +24,7 @@ class KeyFooter(Footer):
         super().__init__(compact=True, show_command_palette=False)
 
     def compose(self) -> ComposeResult:
-        keys = [key for key in super().compose() if isinstance(key, FooterKey)]
+        keys = self._keys()
         if isinstance(self.screen.focused, Input):  # there they are text
             keys = [key for key in keys if not _is_typed(key.key)]
         ordered = [key for key in keys if _name(key) not in ALWAYS]
@@ -36,6 +36,18 @@ class KeyFooter(Footer):
                 shown.add(key)
                 room -= cells
         yield from (key for key in ordered if key in shown)
+
+    def _keys(self) -> list[FooterKey]:
+        """One an action. Not those that Textual's own footer makes: it binds them to itself and never lets go of them,
+        so every screen that opens and closes would leave its keys behind."""
+        actions: dict[str, FooterKey] = {}
+        for _, binding, enabled, tooltip in self.screen.active_bindings.values() if self._bindings_ready else ():
+            if binding.show and binding.action not in actions:
+                display = self.app.get_key_display(binding)
+                actions[binding.action] = FooterKey(
+                    binding.key, display, binding.description, binding.action, disabled=not enabled, tooltip=tooltip
+                )
+        return list(actions.values())
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.recompose)

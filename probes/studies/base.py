@@ -95,6 +95,10 @@ class Study(ABC):
         """What is reported of all cells' rows."""
         return rows
 
+    def shown(self, results: Rows) -> Rows:
+        """The results as printed; all columns are in the files."""
+        return results
+
     @abstractmethod
     def reading(self, results: Rows) -> str:
         """One paragraph in plain words."""
