@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from engines import sizes
 from engines.errors import BadRequest
 from probes.advice import ORDERS, Limits, judge
-from probes.studies import evidence, record
+from probes.studies import evidence, lists, record
 from probes.studies.advised import Report
 from probes.studies.parser import Help, Parser
 from probes.studies.record import Record
@@ -29,7 +27,7 @@ SHORT_CONTEXTS = (512, 1024)  # both are measured where a longer one is asked fo
 
 def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
-    limits, context = _limits(options), _tokens(getattr(options, "context", None))
+    limits, context = _limits(options), _context(options)
     records, notes = _records(options)
     if "measure" in options or not records:
         if "results" in options and "measure" not in options:
@@ -40,7 +38,7 @@ def main(arguments: list[str]) -> int:
                 "first, which takes minutes (ctrl+c leaves off)",
                 file=sys.stderr,
             )
-        records += _measured(options, context)
+        records, notes = _measured(options, context), []
     found = evidence.collect(records)
     asked = context or evidence.longest_context(found)
     if asked is None:
@@ -65,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", default="smollm2-135m", help="whose records count")
     parser.add_argument("--results", nargs="+", type=Path, metavar="PATH", **unless, help=f"records; else {FOLDER}'s")
-    parser.add_argument("--measure", action="store_true", **unless, help="measure short records first, for minutes")
+    parser.add_argument(
+        "--measure", action="store_true", **unless, help="measure short records, and judge by these alone"
+    )
     parser.add_argument("--budgets", default="0.3", help="of what is measured first, separated by commas")
     parser.add_argument("--context", metavar="TOKENS", **unless, help="such as 8k; else the longest that was timed")
     parser.add_argument("--device-memory", metavar="SIZE", **unless, help="the most, weights included, such as 2GiB")
@@ -81,9 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _limits(options: argparse.Namespace) -> Limits:
     """Raises BadRequest."""
-    size_bytes = None
-    if (wanted := getattr(options, "device_memory", None)) is not None and (size_bytes := sizes.parsed(wanted)) is None:
-        raise BadRequest(f"--device-memory is a size such as 512MiB, 2GB or 1.5GiB, not {wanted!r}")
+    size_bytes = lists.size("--device-memory", getattr(options, "device_memory", None))
     if not 0 <= options.min_accuracy <= 1:
         raise BadRequest(f"--min-accuracy is a share within 0 .. 1, not {options.min_accuracy:g}")
     seconds = {name: getattr(options, f"max_{name}", None) for name in ("tpot", "ttft")}
@@ -93,25 +91,14 @@ def _limits(options: argparse.Namespace) -> Limits:
     return Limits(size_bytes, options.min_accuracy or None, seconds["tpot"], seconds["ttft"])
 
 
-def _tokens(text: str | None) -> int | None:
-    """ "8k" is 8,192, "1m" 1,048,576. Raises BadRequest."""
-    if text is None:
+def _context(options: argparse.Namespace) -> int | None:
+    """Raises BadRequest."""
+    if "context" not in options:
         return None
-    found = re.fullmatch(r"(\d{1,12})([km]?)", text.strip().lower())
-    tokens = int(found[1]) << {"": 0, "k": 10, "m": 20}[found[2]] if found else 0
-    if not 1 <= tokens < 1 << 40:
-        raise BadRequest(f"--context is a number of tokens such as 8192 or 8k, not {text!r}")
-    return tokens
-
-
-def _budgets(text: str) -> list[float]:
-    try:
-        budgets = [float(part) for part in text.split(",")]
-    except ValueError:
-        budgets = []
-    if not budgets or not all(0 < budget <= 1 for budget in budgets):
-        raise BadRequest(f"--budgets are shares above 0 and at most 1, separated by commas, not {text!r}")
-    return budgets
+    counts = lists.counts("--context", options.context)
+    if len(counts) > 1:
+        raise BadRequest(f"--context is one number of tokens, not {options.context!r}")
+    return counts[0]
 
 
 def _records(options: argparse.Namespace) -> tuple[list[Record], list[str]]:
@@ -147,7 +134,7 @@ def _measured(options: argparse.Namespace, context: int | None) -> list[Record]:
     from probes.studies.improvements import Ablation
     from probes.studies.run import run
 
-    budgets = _budgets(options.budgets)
+    budgets = lists.numbers("--budgets", options.budgets, most=1)
     contexts = [context] if context is not None and context <= max(SHORT_CONTEXTS) else list(SHORT_CONTEXTS)
     records = []
     for tokens in contexts:
@@ -158,5 +145,9 @@ def _measured(options: argparse.Namespace, context: int | None) -> list[Record]:
             seed = own.pop("seed")
             path = FOLDER / f"ablation-{tokens}-{budget:g}-{datetime.now():%Y%m%d-%H%M%S}"
             study = Ablation(argparse.Namespace(**own, seed=seed))
-            records.append(run(study, Folder.create(path, Begun(Ablation.name, own, seed))))
+            folder = Folder.create(path, Begun(Ablation.name, own, seed))
+            try:
+                records.append(run(study, folder))
+            except KeyboardInterrupt:
+                raise BadRequest("interrupted before there was anything to judge") from None
     return records

@@ -128,7 +128,7 @@ def cautions(a: Record, b: Record) -> Iterator[str]:
         yield f"Seeds differ: {a.seed} and {b.seed}."
     for name, record in (("A", a), ("B", b)):
         if any(_busy(sitting.machine) for sitting in record.sittings):
-            yield f"Other work was running when {name} began."
+            yield f"Other work was running when {name} began: a difference in times may be that work's."
     one_s, other_s = ({link.profile: link.bytes_per_s for s in r.sittings for link in s.links} for r in (a, b))
     for profile in sorted(one_s.keys() & other_s.keys()):
         ratio = other_s[profile] / one_s[profile] if one_s[profile] else math.inf
