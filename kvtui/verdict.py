@@ -6,8 +6,18 @@ from dataclasses import dataclass
 
 from kvtui import figures
 from kvtui.state import PAGED, EngineState, RequestState, RunState
+from probes.advice import Advice, Aspect, Candidate, Figure, Limits, judge
 
 TOKENS_TO_JUDGE = 4
+LEAST_AGREEMENT = 0.9  # of its tokens: whoever says less of what the paged engine says is not advised
+
+_DECIDED: dict[Aspect | None, str] = {
+    "tpot_s": "fastest",
+    "accuracy": "as fast, and nearest",
+    "device_bytes": "as fast, and smallest",
+    "ttft_s": "as fast, and first",
+    None: "as good as any",
+}
 
 
 @dataclass(frozen=True)
@@ -41,17 +51,75 @@ def findings(state: RunState) -> list[Finding]:
         for engine in state.engines.values()
         if prompt.request in engine.requests
     ]
-    found = [*_fastest(rows), *_smallest(rows)]
+    leading = [*_fastest(rows), *_smallest(rows)]
+    others, same = [], []
     for engine, request in rows:
         outcome = request.outcome
         if outcome is not None and outcome.outcome == "device_oom":
-            found.append(Finding("✖", engine.id, engine.label, "ran out of device memory", "out of memory"))
+            others.append(Finding("✖", engine.id, engine.label, "ran out of device memory", "out of memory"))
         elif request.first_difference is not None:
-            found.append(_differs(engine, request, request.first_difference))
+            others.append(_differs(engine, request, request.first_difference))
         elif len(request.differs) >= TOKENS_TO_JUDGE:
-            same = figures.counted(len(request.differs), "token")
-            found.append(Finding("=", engine.id, engine.label, f"same {same} as paged", same))
-    return found
+            tokens = figures.counted(len(request.differs), "token")
+            same.append(Finding("=", engine.id, engine.label, f"same {tokens} as paged", tokens))
+    advised = _advised(rows)
+    if not advised:
+        return [*leading, *others, *same]
+    # There is room for four or so: what is said twice goes, and before a rank in the race comes what was the matter.
+    ranks = [one for one in leading if one.what != "fastest" or one.engine != advised[0].engine]
+    return [*advised, *others, *ranks, *same]
+
+
+def advice(rows: list[tuple[EngineState, RequestState]]) -> Advice | None:
+    """What `kvtui study advise` would make of one request: the fastest of those that say what the paged engine says,
+    which stands for accuracy here. None before all have ended, and without the paged engine's answer. A server is not
+    judged: its memory is not known, and its clock another one."""
+    rows = [(engine, request) for engine, request in rows if not engine.remote]
+    paged = next((request for engine, request in rows if engine.id == PAGED), None)
+    if len(rows) < 2 or any(request.outcome is None for _, request in rows):
+        return None
+    if paged is None or paged.status != "ok" or len(paged.tokens) < TOKENS_TO_JUDGE:
+        return None
+    candidates = [_candidate(engine, request, paged) for engine, request in rows]
+    return judge(candidates, Limits(accuracy=LEAST_AGREEMENT))
+
+
+def _candidate(engine: EngineState, request: RequestState, paged: RequestState) -> Candidate:
+    held = engine.memory.device_kv_peak_bytes if engine.memory is not None else None
+    return Candidate(
+        engine.id,
+        device_bytes=_figure(held),
+        accuracy=_figure(_agreement(request, paged)),
+        tpot_s=_figure(request.tpot_s),
+        ttft_s=_figure(request.ttft_s),
+        lost="" if request.status == "ok" else request.status,
+    )
+
+
+def _figure(value: float | None) -> Figure | None:
+    return None if value is None else Figure(value)
+
+
+def _agreement(request: RequestState, paged: RequestState) -> float:
+    """The share (0..1) of the longer answer's tokens that both say in the same place."""
+    same = sum(one == other for one, other in zip(request.tokens, paged.tokens, strict=False))
+    return same / max(len(request.tokens), len(paged.tokens))
+
+
+def _advised(rows: list[tuple[EngineState, RequestState]]) -> list[Finding]:
+    found = advice(rows)
+    if found is None or found.best is None:
+        return []
+    engine = next(engine for engine, _ in rows if engine.id == found.best.name)
+    least = f"≥ {100 * LEAST_AGREEMENT:.0f} %"
+    if found.runner_up is not None:
+        how = _DECIDED[found.decided_by]
+        fact, short = f"{how} with {least} of paged's tokens", f"{how} that agrees"
+    elif engine.id == PAGED:
+        fact, short = f"no other says {least} of its tokens", "no other agrees"
+    else:
+        fact, short = f"alone says {least} of paged's tokens", "alone agrees"
+    return [Finding("advised", engine.id, engine.label, fact, short)]
 
 
 def _fastest(rows: list[tuple[EngineState, RequestState]]) -> list[Finding]:

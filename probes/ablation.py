@@ -12,24 +12,11 @@ from typing import Any
 
 import engines
 from engines.errors import KvtuiError
-from engines.knobs import ANCHORS
 from engines.model import Model
 from probes.prefetch import prose_ids
 from probes.retention import measure as retention
+from probes.variants import VARIANTS
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "paged": ("vllm", {}),
-    "h2o": ("h2o", {}),
-    "h2o flash scoring": ("h2o", {"prefill": "flash"}),
-    "h2o sampled scoring": ("h2o", {"prefill": "flash", "scoring": "sampled"}),
-    "h2o bounded chunks": ("h2o", {"prefill": "chunked"}),
-    "h2o exact chunks": ("h2o", {"prefill": "chunked-exact"}),
-    "h2o anchors": ("h2o", {"anchors": ANCHORS}),
-    "h2o+": ("h2o+", {}),
-    "infinigen": ("infinigen", {}),
-    "infinigen+": ("infinigen+", {}),
-    "hybrid": ("hybrid", {}),
-}
 ROUNDS = 3
 
 
@@ -71,6 +58,7 @@ def measure(
             {
                 "variant": name,
                 "device_kv_bytes": taken[0].device_kv_peak_bytes,
+                "device_peak_bytes": taken[0].device_peak_bytes,
                 "device_transient_bytes": taken[0].device_peak_bytes
                 - model.weights_bytes
                 - taken[0].device_kv_peak_bytes,
@@ -78,6 +66,9 @@ def measure(
                 "ttft_s": median(result.ttft_s or 0.0 for result in taken),
                 "tpot_ms": 1e3 * median(result.tpot_s or 0.0 for result in taken),
                 "retention": kept.share,
+                "retention_context": context,
+                "right_answers": kept.right,
+                "questions": kept.asked,
                 "low_95": kept.interval[0],
                 "high_95": kept.interval[1],
             }

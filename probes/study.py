@@ -8,10 +8,12 @@ import sys
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from engines.errors import BadRequest, KvtuiError
-from probes.studies.base import Rows, Study
+from probes.studies.base import Study
+from probes.studies.parser import Help, Parser
+from probes.studies.table import table
 
 STUDIES = {
     "performance": "performance:Performance",
@@ -25,6 +27,11 @@ STUDIES = {
     "hybrid": "improvements:Hybrid",
     "ablation": "improvements:Ablation",
 }
+# What is made of records, and how it says so in one line; each is a module with a `main`.
+TOOLS = {
+    "compare": "Two records of the same study: what got better, what worse, and what is noise.",
+    "advise": "Which engine, budget and improvements to take, out of what was measured, within limits.",
+}
 INTERRUPTED = 130
 
 
@@ -33,38 +40,13 @@ def find(name: str) -> type[Study]:
     return getattr(import_module(f"probes.studies.{module}"), kind)
 
 
-def table(rows: Rows) -> str:
-    """Aligned columns, a header from the keys."""
-    if not rows:
-        return "no rows"
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Defaults behind the options, and the studies a line each."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"kvtui: {message} ({self.prog} --help tells more)\n")
-
-
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         parser = _overview()
         chosen = parser.parse_args(arguments[:1])
+        if chosen.name in TOOLS:
+            return import_module(f"probes.studies.{chosen.name}").main(arguments[1:])
         return _study(chosen.name, arguments[1:])
     except KvtuiError as fault:
         print(f"kvtui: {fault}", file=sys.stderr)
@@ -73,19 +55,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _overview() -> argparse.ArgumentParser:
     known = "".join(f"  {name:<12} {find(name).summary}\n" for name in STUDIES)
-    parser = _Parser(
+    tools = "".join(f"  {name:<12} {summary}\n" for name, summary in TOOLS.items())
+    parser = Parser(
         prog="kvtui study",
         usage="kvtui study NAME [OPTIONS]   (kvtui study NAME --help lists them)",
         description="Measure with a study: it prints a table, charts and one paragraph, and keeps them in a folder.",
-        epilog=f"studies:\n{known}",
-        formatter_class=_Help,
+        epilog=f"studies:\n{known}\nout of what was measured:\n{tools}",
+        formatter_class=Help,
     )
-    parser.add_argument("name", choices=STUDIES, metavar="NAME", help="one of those below")
+    parser.add_argument("name", choices=[*STUDIES, *TOOLS], metavar="NAME", help="one of those below")
     return parser
 
 
 def _parser(kind: type[Study]) -> argparse.ArgumentParser:
-    parser = _Parser(prog=f"kvtui study {kind.name}", description=kind.summary, formatter_class=_Help)
+    parser = Parser(prog=f"kvtui study {kind.name}", description=kind.summary, formatter_class=Help)
     kind.add_options(parser)
     files = parser.add_argument_group("results")
     unless: dict[str, Any] = {"default": argparse.SUPPRESS}

@@ -9,6 +9,7 @@ from kvtui.panes.lines import Lines, Piece, pieces_len
 from kvtui.state import RunState
 from kvtui.verdict import Finding, findings
 
+GAP = "   "
 SHORT_BELOW = 100  # cells: not enough for two findings a line in full
 
 
@@ -36,9 +37,10 @@ class Verdict(Lines):
                     palette.style(palette.now.foreground),
                 ),
             ]
-            gap: list[Piece] = [("   ", dim)] if len(lines[-1]) > 1 else []
-            if gap and pieces_len(lines[-1]) + pieces_len(gap) + pieces_len(pieces) > width:
-                lines.append([(" ", dim)])
-                gap = []
-            lines[-1] += [*gap, *pieces]
+            roomy = (line for line in lines if pieces_len(line) + len(GAP) + pieces_len(pieces) <= width)
+            line = next(roomy, None)
+            if line is None and len(lines[0]) > 1:
+                lines.append(line := [(" ", dim)])
+            line = lines[0] if line is None else line
+            line += [*([(GAP, dim)] if len(line) > 1 else []), *pieces]
         return lines

@@ -183,7 +183,7 @@ class Ablation(ModelStudy):
         Measure("device_kv_bytes", "lower"),
         Measure("ttft_s", "lower"),
         Measure("tpot_ms", "lower"),
-        Measure("retention", "higher"),
+        Measure("retention", "higher", right="right_answers", asked="questions"),
     )
 
     @classmethod
