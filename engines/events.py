@@ -307,11 +307,13 @@ class Sample(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 class Status(Event, frozen=True, kw_only=True, omit_defaults=True):
     """What an engine is doing: "queued", "prefill", "decode", "idle", "failed"; for engine "": "racing", "paused",
-    "idle". `stream` are the titles of all prompts, by request, where that has changed."""
+    "idle", "ended" (the worker has; `detail` says why). `stream` are the titles of all prompts, by request, where that
+    has changed."""
 
     state: str
     request: int = -1
     stream: list[str] | None = None
+    detail: str = ""
 
 
 class Notice(Event, frozen=True, kw_only=True, omit_defaults=True):

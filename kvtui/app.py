@@ -256,7 +256,7 @@ class KvtuiApp(Ending):
         try:
             await self.race.show(
                 self.state,
-                budget=self.next_run.budget_of(self.state),
+                budget=self.shown_budget(),
                 changes=self.next_run.changes(self.state),
                 ended=self.ended,
                 invitation=invitation,
@@ -286,7 +286,17 @@ class KvtuiApp(Ending):
             where = f" · log: {log}" if log is not None else ""
             cause = brief(reason or message.reason)
             self.race.banner(f"✖ {cause} — {self.AFTER_THE_END}{where}")
+            self.tell_beneath(f"{cause} — {self.AFTER_THE_END}")
         await self.refresh_race()
+
+    def tell_beneath(self, what: str) -> None:
+        """That something stands on the race's screen, where another one covers it."""
+        if self.screen_stack and self.screen is not self.race:
+            self.notify(what, severity="error", markup=False)
+
+    def shown_budget(self) -> float | None:
+        """For the header; None is not known."""
+        return self.next_run.budget_of(self.state)
 
     def _follows_up(self) -> bool:
         """A conversation that was cancelled is gone from the caches."""

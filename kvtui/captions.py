@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import resources
 
 from kvtui import figures
-from kvtui.literal import one_line, question
+from kvtui.literal import brief, one_line, question
 from kvtui.names import chosen
 from kvtui.state import PAGED, EngineState, RequestState, RunState
 
@@ -45,9 +45,9 @@ def captions(state: RunState) -> list[Caption]:
         return [_loading(state)]
     prompt = state.prompt
     if prompt is None:
-        return []
+        return [*_ended(state)]
     rows = [(e, e.requests[prompt.request]) for e in state.engines.values() if prompt.request in e.requests]
-    found = [*_reading(rows), *_ends(rows)]
+    found = [*([] if state.over else _reading(rows)), *_ends(rows), *_ended(state)]
     paged = state.engines.get(PAGED)
     for engine, request in rows:
         found += [
@@ -56,7 +56,8 @@ def captions(state: RunState) -> list[Caption]:
             *_dropped(engine, paged),
             *_differs(engine, request),
         ]
-        found += _fetches(state, engine, request)
+        if not state.over:
+            found += _fetches(state, engine, request)
     return sorted(found, key=lambda caption: -caption.importance)
 
 
@@ -66,6 +67,12 @@ def _loading(state: RunState) -> Caption:
         return Caption("loading", "Starting the engines", 30, lasts=False)
     share = f", {loading.fraction:.0%}" if loading.fraction is not None else ""
     return Caption("loading", f"Loading: {one_line(loading.stage)}{share}", 30, stage=f"{loading}", lasts=False)
+
+
+def _ended(state: RunState) -> Iterator[Caption]:
+    if state.end:
+        text = brief(state.end)
+        yield Caption("ended", text[:1].upper() + text[1:], 95, stage=text)
 
 
 def _reading(rows: list[tuple[EngineState, RequestState]]) -> Iterator[Caption]:

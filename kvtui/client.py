@@ -1,4 +1,5 @@
-"""The worker process, seen from outside: started, spoken to, listened to, and seen to its end.
+"""The worker process, seen from outside: started, spoken to, listened to, and seen to its end, which is an event too:
+whoever hears the others hears of it.
 
 Commands go down its standard input and events come up its standard output, as length-prefixed frames. What it writes to
 standard error goes to a log file.
@@ -49,6 +50,7 @@ class WorkerClient:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._closing = threading.Event()
+        self._end, self._said_end = "", False  # why it ended, and whether the event that says so has been given out
         self._turns = threading.Lock()  # start and close, one at a time
 
     @property
@@ -56,11 +58,12 @@ class WorkerClient:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Raises SourceEndedError when the process cannot be started."""
+        """A process that cannot be started has ended: `receive` says so."""
         first_frame = commands.encode(self.config)
         with self._turns:
             self._stop()
             self._closing.clear()
+            self._end, self._said_end = "", False
             try:
                 self.log_path.parent.mkdir(parents=True, exist_ok=True)
                 _drop_old_logs(self.log_path.parent)
@@ -78,7 +81,8 @@ class WorkerClient:
                     start_new_session=True,  # Ctrl-C in the terminal is the interface's business
                 )
             except OSError as fault:
-                raise SourceEndedError(f"the worker did not start: {fault}") from None
+                self._end = f"the worker did not start: {fault}"
+                return
             finally:
                 if not isinstance(log, int):
                     log.close()
@@ -95,8 +99,8 @@ class WorkerClient:
 
     def receive(self, timeout_s: float) -> list[events.AnyEvent]:
         process = self._process
-        if process is None:
-            raise SourceEndedError("")
+        if process is None or self._end:
+            return self._last_event()
         pipe = cast(BinaryIO, process.stdout)
         batch: list[events.AnyEvent] = []
         deadline = time.monotonic() + BATCH_S
@@ -106,7 +110,8 @@ class WorkerClient:
                 if payload is None:
                     if batch:
                         return batch  # the end is still there to be found next time
-                    raise SourceEndedError(self._how_it_ended(process))
+                    self._end = self._how_it_ended(process)
+                    return self._last_event()
                 batch += events.decode(payload)
                 if time.monotonic() > deadline:
                     break
@@ -115,8 +120,18 @@ class WorkerClient:
                 raise SourceEndedError("") from None
             process.kill()
             process.wait()
-            raise SourceEndedError(f"the worker sent something that is not an event: {fault}") from None
+            self._end = f"the worker sent something that is not an event: {fault}"
+            return [*batch, *self._last_event()]
         return batch
+
+    def _last_event(self) -> list[events.AnyEvent]:
+        """Why it ended, as an event: once, and then as a SourceEndedError. An end that was asked for has no event."""
+        if self._closing.is_set() or not self._end:
+            raise SourceEndedError("")
+        if self._said_end:
+            raise SourceEndedError(self._end)
+        self._said_end = True
+        return [events.Status(state="ended", detail=self._end)]
 
     def close(self) -> None:
         with self._turns:

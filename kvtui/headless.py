@@ -14,7 +14,7 @@ import msgspec
 
 from engines.commands import WorkerConfig
 from engines.errors import KvtuiError
-from engines.events import UNKNOWN_TOKEN, Cache, Heads, Notice, Outcome, RunStarted, Status
+from engines.events import UNKNOWN_TOKEN, Cache, Heads, Loading, Notice, Outcome, RunStarted, Status
 from kvtui import figures
 from kvtui.connecting import connecting
 from kvtui.literal import brief, literal, one_line
@@ -80,13 +80,15 @@ def run_headless(
 
 
 def summarize(reader: TraceReader, out: TextIO | None = None) -> int:
-    """Prints what a recorded run came to, as `run_headless` does. Returns the exit code 0."""
+    """Prints what a recorded run came to, as `run_headless` does, and why it ended where its worker did. Returns the
+    exit code 0."""
     out = out or sys.stdout
     state = RunState()
     for number, rows in enumerate(_recorded(reader, state)):
         print(_describe(state, rows, first=number == 0), file=out)
     when, end = one_line(reader.header.recorded), "; its end is cut off" if reader.cut_off else ""
-    print(f"recorded {when}, {figures.seconds(reader.duration_s)}{end}", file=out, flush=True)
+    died = f"; {brief(state.end)}" if state.end else ""
+    print(f"recorded {when}, {figures.seconds(reader.duration_s)}{died}{end}", file=out, flush=True)
     return 0
 
 
@@ -96,7 +98,7 @@ def _recorded(reader: TraceReader, state: RunState) -> Iterator[list[dict[str, A
     rows: dict[int, list[dict[str, Any]]] = {}
     for batch in reader:
         for event in batch:
-            if event.run not in ("", state.run):
+            if event.run not in ("", state.run) or (state.end and isinstance(event, (Loading, RunStarted))):
                 yield from _unfinished(state, rows)
             if isinstance(event, (Cache, Heads)):  # nobody sees the picture
                 continue
@@ -122,6 +124,7 @@ def _unfinished(state: RunState, rows: dict[int, list[dict[str, Any]]]) -> Itera
                     engine=engine.id,
                     request=request.request,
                     outcome="unfinished",
+                    detail=state.end,
                     ttft_s=request.ttft_s,
                     tpot_s=request.tpot_s,
                     decode_tok_s=request.tokens_per_s,

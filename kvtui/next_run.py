@@ -38,12 +38,9 @@ class NextRun:
         return id in self.improved
 
     def budget_of(self, state: RunState) -> float:
-        """Of the run on the screen, as an engine reports it."""
-        for engine in state.engines.values():
-            budget = engine.knobs.get("budget")
-            if isinstance(budget, (int, float)):
-                return float(budget)
-        return self._start_budget
+        """Of the run on the screen, as an engine reports it, or as it was asked for."""
+        budget = told_budget(state)
+        return self._start_budget if budget is None else budget
 
     def begun(self, state: RunState) -> None:
         """A run has been announced. It may have been on its way when something was asked for: then that is still to
@@ -72,3 +69,9 @@ class NextRun:
                 if engine is None or i.told(engine.knobs) != on:
                     found.append(f"{'+' if on else '−'}{i.short}")
         return found
+
+
+def told_budget(state: RunState) -> float | None:
+    """The first engine's that has one."""
+    budgets = (engine.knobs.get("budget") for engine in state.engines.values())
+    return next((float(budget) for budget in budgets if isinstance(budget, (int, float))), None)

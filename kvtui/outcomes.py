@@ -1,9 +1,9 @@
-"""A remote run without a screen: a line for each request that ends."""
+"""A remote run without a screen: a line for each request that ends, and one for a worker that does."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from typing import TextIO
 
@@ -11,22 +11,26 @@ from engines import events
 from kvtui import figures
 from kvtui.literal import brief, one_line
 from kvtui.source import Restored, SourceEndedError
-from kvtui.watching import WatchSource
+from kvtui.watching import WatchSource, whose
 
 _WAIT_S = 0.25
 
 
 def print_outcomes(source: WatchSource, out: TextIO | None = None) -> int:
     """Prints them to `out` (stdout) until the run has ended: also those that ended before. Returns the exit code: 0, 1
-    when the run is gone, 2 when the broker will not have us."""
+    when the run is gone or its worker ended by itself, 2 when the broker will not have us."""
     out = out or sys.stdout
-    said = ""
+    said = died = ""
     try:
         with closing(source):
             source.start()
             while source.run is None or source.run.state == "live":
-                for outcome in _outcomes(source.receive(_WAIT_S)):
-                    print(_line(outcome), file=out, flush=True)
+                for event in source.receive(_WAIT_S):
+                    for outcome in _outcomes(event):
+                        print(_line(outcome), file=out, flush=True)
+                    before, died = died, _end(event, died)
+                    if died not in ("", before) and source.run is not None:
+                        print(f"kvtui: {brief(whose(source.run.name, died))}", file=sys.stderr, flush=True)
                 if (waiting := _waiting(source)) not in ("", said):
                     said = waiting
                     print(f"kvtui: {brief(waiting)}", file=sys.stderr, flush=True)
@@ -34,7 +38,19 @@ def print_outcomes(source: WatchSource, out: TextIO | None = None) -> int:
         print(f"kvtui: {brief(str(fault))}", file=sys.stderr)
         return 2
     print(f"kvtui: {source.run.name} {'is gone' if source.run.state == 'gone' else 'has ended'}", file=sys.stderr)
-    return 1 if source.run.state == "gone" else 0
+    return 1 if source.run.state == "gone" or died else 0
+
+
+def _end(event: events.AnyEvent | Restored, before: str) -> str:
+    """Why the worker has ended; "" while one lives."""
+    match event:
+        case Restored(state=state):
+            return state.end
+        case events.Status(engine="", state="ended", detail=detail) if detail:
+            return detail
+        case events.Loading() | events.RunStarted():
+            return ""
+    return before
 
 
 def _waiting(source: WatchSource) -> str:
@@ -45,13 +61,12 @@ def _waiting(source: WatchSource) -> str:
     return f"waiting for the broker {source.place}: {standing.detail}" if standing.detail else ""
 
 
-def _outcomes(batch: Sequence[events.AnyEvent | Restored]) -> Iterator[events.Outcome]:
-    for event in batch:
-        if isinstance(event, Restored):
-            requests = [r for engine in event.state.engines.values() for r in engine.requests.values()]
-            yield from (request.outcome for request in requests if request.outcome is not None)
-        elif isinstance(event, events.Outcome):
-            yield event
+def _outcomes(event: events.AnyEvent | Restored) -> Iterator[events.Outcome]:
+    if isinstance(event, Restored):
+        requests = [r for engine in event.state.engines.values() for r in engine.requests.values()]
+        yield from (request.outcome for request in requests if request.outcome is not None)
+    elif isinstance(event, events.Outcome):
+        yield event
 
 
 def _line(outcome: events.Outcome) -> str:

@@ -90,7 +90,9 @@ class RaceScreen(Captioned[None]):
         self.app.theme_changed_signal.subscribe(self, lambda _: self._recolor())
         self.call_after_refresh(self.post_message, FirstFrame())
 
-    async def show(self, state: RunState, *, budget: float, changes: list[str], ended: bool, invitation: str) -> None:
+    async def show(
+        self, state: RunState, *, budget: float | None, changes: list[str], ended: bool, invitation: str
+    ) -> None:
         """Text at once, figures in turn. `changes` are what was asked for from the next run on, `invitation` what the
         input line says."""
         self._state = state

@@ -20,7 +20,8 @@ _SIGNS = {"live": "●", "ended": "■", "gone": "✖"}
 
 
 class RunsScreen(Dialog[str | None]):
-    """Dismissed with a run's id, or with None when the person would rather stay."""
+    """The live ones first, and the newest of each. Dismissed with a run's id, or with None when the person would rather
+    stay."""
 
     DEFAULT_CSS = """
     RunsScreen { align: center middle; }
@@ -32,7 +33,8 @@ class RunsScreen(Dialog[str | None]):
 
     def __init__(self, runs: Sequence[Run], watched: str | None) -> None:
         super().__init__()
-        self._runs, self._watched = runs, watched
+        self._runs = sorted(runs, key=lambda run: (run.state != "live", -run.since_s))
+        self._watched = watched
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:

@@ -30,7 +30,8 @@ class Source(Protocol):
 
     def receive(self, timeout_s: float) -> Sequence[AnyEvent | Restored]:
         """All events that have arrived, after waiting for the first at most `timeout_s`. Called in one thread, which
-        is not the interface's. Raises SourceEndedError at the end."""
+        is not the interface's. Raises SourceEndedError at the end. Whoever only hears events (a trace, a watcher) does
+        not hear that: a worker's end that nobody asked for is its last event as well."""
 
     def send(self, command: Command) -> None:
         """Never waits, never raises: a source that has ended takes nothing in."""

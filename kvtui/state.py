@@ -170,6 +170,7 @@ class RunState:
     stages: list[str] = field(default_factory=list)
     started: events.RunStarted | None = None
     status: str = "loading"
+    end: str = ""  # why the worker ended, until another one begins
     prompts: list[PromptState] = field(default_factory=list)
     prompts_total: int = 0
     titles: list[str] = field(default_factory=list)  # of the whole stream, where the worker has told
@@ -186,6 +187,11 @@ class RunState:
     @property
     def busy(self) -> bool:
         return any(r.outcome is None for engine in self.engines.values() for r in engine.requests.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes: the worker has ended, or whoever told of it has."""
+        return self.status in ("ended", "gone")
 
     @property
     def prompt(self) -> PromptState | None:
@@ -228,6 +234,14 @@ class RunState:
         for engine in self.engines.values():
             self.engines[engine.id] = EngineState(engine.id, engine.label, engine.knobs)
 
+    def _begin_again(self) -> None:
+        """Another worker after one that ended: nothing of that one's is there any more."""
+        self.loading = self.started = None
+        self.status, self.end = "loading", ""
+        self.stages.clear()
+        self._forget()
+        self.engines = {}
+
     def _request(self, engine: EngineState, request: int) -> RequestState:
         """The request, made the engine's current one."""
         state = engine.requests.get(request)
@@ -245,12 +259,16 @@ class RunState:
         return state
 
     def _on_loading(self, event: events.Loading) -> None:
+        if self.end:
+            self._begin_again()
         if self.loading is None or self.loading.stage != event.stage:
             self.stages.append(event.stage)
         self.loading = event
 
     def _on_run_started(self, event: events.RunStarted) -> None:
         """Also said within a run, when knobs or engines change between two prompts: then the prompts stay."""
+        if self.end:
+            self._begin_again()
         self.started = event
         self.loading = None
         self.stages.clear()
@@ -375,7 +393,10 @@ class RunState:
 
     def _on_status(self, event: events.Status) -> None:
         if not event.engine:
-            self.status = event.state
+            if event.state == "ended" and event.detail:
+                self.end = event.detail
+            if not self.end or event.state in ("ended", "gone"):  # a recording's pause brings no worker back
+                self.status = event.state
             if event.stream is not None:
                 self.titles = list(event.stream)
                 self.prompts_total = max(len(self.titles), len(self.prompts))

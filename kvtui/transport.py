@@ -12,12 +12,12 @@ from textual.screen import Screen
 
 from engines import commands, events
 from kvtui import figures, palette
-from kvtui.app import KvtuiApp
 from kvtui.help_screen import REPLAY_KEYS, HelpScreen
 from kvtui.messages import Asked, FirstFrame
 from kvtui.overlaid import is_open
 from kvtui.panes.lines import Piece
 from kvtui.panes.scrubber import Scrubber
+from kvtui.recorded import RecordedApp
 from kvtui.replay import TraceSource
 from kvtui.trace import TraceReader
 
@@ -35,10 +35,9 @@ NEEDS_A_WORKER = {
 }
 
 
-class ReplayApp(KvtuiApp):
+class ReplayApp(RecordedApp):
     """Shows what `source` plays."""
 
-    RECORDED = True
     AFTER_THE_END = "the recording cannot be played on (q: quit)"
     BINDINGS: ClassVar[list[BindingType]] = [
         # Square brackets too, but document and cache have those for themselves.

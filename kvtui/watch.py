@@ -12,22 +12,24 @@ from textual.screen import Screen
 
 from engines import commands
 from kvtui import figures, palette
-from kvtui.app import KvtuiApp
 from kvtui.help_screen import WATCH_KEYS, HelpScreen
+from kvtui.literal import brief
 from kvtui.messages import Asked, FirstFrame
+from kvtui.next_run import told_budget
 from kvtui.overlaid import is_open
+from kvtui.panes.header import WORKER_ENDED
 from kvtui.panes.lines import Piece
+from kvtui.recorded import RecordedApp
 from kvtui.transport import NEEDS_A_WORKER
-from kvtui.watching import WatchSource
+from kvtui.watching import MOST_RUNS, WatchSource, whose
 
 LOOK_EVERY_S = 0.5
 NEEDS_ITS_WORKER = NEEDS_A_WORKER | {"Pause or resume", "Step"}
 
 
-class WatchApp(KvtuiApp):
-    """Shows what `source` hears."""
+class WatchApp(RecordedApp):
+    """Shows what `source` hears. Its columns are numbered as they stand."""
 
-    RECORDED = True
     AFTER_THE_END = "nothing more comes (q: quit)"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right_square_bracket", "next_run(1)", "Next run", key_display="[ ]"),
@@ -47,8 +49,20 @@ class WatchApp(KvtuiApp):
     def __init__(self, source: WatchSource, **options: Any) -> None:
         super().__init__(commands.WorkerConfig(model="a remote run", engines=[]), source, **options)
         self.watching = source
+        self.catalogue.clear()  # the screens have this list, too: it is filled in place
         self.race.header.replayed = self._place
         self.race.composer.display = False
+
+    def worker_end(self) -> str:
+        run = self.watching.run
+        return brief(whose(run.name, self.state.end)) if run is not None and self.state.end else super().worker_end()
+
+    def shown_budget(self) -> float | None:
+        return told_budget(self.state)
+
+    async def refresh_race(self) -> None:
+        self.catalogue[:] = self.state.engines
+        await super().refresh_race()
 
     @on(FirstFrame)
     def _look_now_and_then(self) -> None:
@@ -64,6 +78,8 @@ class WatchApp(KvtuiApp):
             word, color = "◌ waiting for the broker", palette.now.warning
         elif run is None:
             word, color = "◌ no run yet", palette.now.dim
+        elif run.state == "live" and self.state.end:
+            word, color = WORKER_ENDED, palette.now.error
         elif run.state == "live":
             word, color = "● live", palette.now.good
         else:
@@ -76,6 +92,8 @@ class WatchApp(KvtuiApp):
                 (run.name if labelled else "", palette.style(palette.now.foreground)),
                 (f" {figures.clock(self.state.clock_s)} ", palette.style(palette.now.foreground, bold=True)),
             ]
+        if source.crowded and labelled:
+            pieces.insert(0, (f"more than {MOST_RUNS} runs  ", palette.style(palette.now.warning)))
         if source.refused and labelled:
             pieces.insert(0, (f"{source.refused:,} refused  ", palette.style(palette.now.warning)))
         return pieces
@@ -96,8 +114,8 @@ class WatchApp(KvtuiApp):
             self.push_screen(RunsScreen(self.watching.runs, self.watching.watched), self._chosen)
 
     def _chosen(self, run: str | None) -> None:
-        if run is not None:
-            self.watching.choose(run)
+        if run is not None and not self.watching.choose(run):
+            self.notify("That run is not there any more.", markup=False)
 
     def action_refuse(self, what: str) -> None:
         self.notify(f"This is another machine's run: {what} cannot be changed from here.", markup=False)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from engines import commands, events
 from kvtui.joining import Joining
@@ -23,7 +24,7 @@ BATCH_CELLS = 1 << 24  # of cache pictures: unpacking them takes the screen's ti
 
 @dataclass(frozen=True)
 class Run:
-    """`state` is "live", "ended" or "gone"; `name` tells a person which one it is."""
+    """`state` is "live", "ended" or "gone"; `name` tells a person which one it is. `since` is as its publisher says."""
 
     id: str
     state: str
@@ -31,12 +32,20 @@ class Run:
     model: str
     since: str
 
+    @property
+    def since_s(self) -> float:
+        """For comparing: seconds since 1970, 0 where it is no date."""
+        try:
+            return datetime.fromisoformat(self.since).timestamp()
+        except (ValueError, OverflowError, OSError):
+            return 0.0
+
 
 class WatchSource:
     """One run at a time, the first that is there until `choose` says another. A run that has ended or is gone stays as
     it was seen last; one that was gone before anybody looked gives way to a live one, and with `live_only` is not shown
-    unless it is chosen. Commands are not obeyed. `runs`, `watched`, `standing` and `refused` may be read in any
-    thread."""
+    unless it is chosen. Of more than `MOST_RUNS` runs the live ones and the newest are kept. Commands are not obeyed.
+    `runs`, `watched`, `crowded`, `standing` and `refused` may be read in any thread."""
 
     def __init__(self, subscriber: Subscriber, *, live_only: bool = False) -> None:
         self._subscriber = subscriber
@@ -49,6 +58,7 @@ class WatchSource:
         self._closed = False
         self.runs: tuple[Run, ...] = ()
         self.watched: str | None = None
+        self._turned_away = False
         self.refused = 0  # messages that were not of this language
 
     @property
@@ -65,8 +75,17 @@ class WatchSource:
         """The one that is watched."""
         return next((run for run in self.runs if run.id == self.watched), None)
 
-    def choose(self, run: str) -> None:
+    @property
+    def crowded(self) -> bool:
+        """Whether there are live runs that are not kept, as all that are kept are live, too."""
+        return self._turned_away and len(self.runs) >= MOST_RUNS
+
+    def choose(self, run: str) -> bool:
+        """False, and nothing changes, for one that is not there."""
+        if all(run != kept.id for kept in self.runs):
+            return False
         self._wanted, self._left_over = run, False
+        return True
 
     def start(self) -> None:
         self._closed = False
@@ -105,7 +124,7 @@ class WatchSource:
     def _switched(self) -> list[events.AnyEvent | Restored]:
         """An empty screen for a run that was just chosen; what it is comes from its snapshot."""
         wanted, self._wanted = self._wanted, None
-        if wanted is None or wanted == self.watched:
+        if wanted is None or wanted == self.watched or all(run.id != wanted for run in self.runs):
             return []
         self.watched, self._joining = wanted, Joining()
         self._subscriber.watch(wanted)
@@ -158,15 +177,38 @@ class WatchSource:
         )
         if before is not None:
             self.runs = tuple(now if run.id == now.id else run for run in self.runs)
-        elif len(self.runs) < MOST_RUNS:
+        elif self._has_room(now):
             self.runs = (*self.runs, now)
+        else:
+            self._turned_away = self._turned_away or now.state == "live"
+            return []
         live, nothing = now.state == "live", self.watched is None and self._wanted is None
         if (live and (nothing or self._left_over)) or (nothing and not self._live_only):
             self.choose(now.id)
             self._left_over = not live
         if now.id == self.watched and (before is None or before.state != now.state):
+            if now.state == "live":  # the columns say otherwise, and only a snapshot takes that back
+                self._joining = Joining()
             return [_told(now), *self._ended()] if now.state != "live" or before is not None else []
         return []
+
+    def _has_room(self, now: Run) -> bool:
+        """Room is made, if need be, by the oldest of those that are not live, which may be `now` itself, and that
+        nobody watches."""
+        if len(self.runs) < MOST_RUNS:
+            return True
+        over = [run for run in self.runs if run.state != "live" and run.id not in (self.watched, self._wanted)]
+        if now.state != "live":
+            over.append(now)
+        oldest = min(over, key=lambda run: run.since_s, default=now)
+        self.runs = tuple(run for run in self.runs if run is not oldest)
+        return oldest is not now
+
+
+def whose(name: str, end: str) -> str:
+    """Why a worker ended, with the name of the run whose worker it was."""
+    said, worker = end.strip(), "the worker "
+    return f"the worker of {name} {said.removeprefix(worker)}" if said.startswith(worker) else f"{name}: {said}"
 
 
 def _cells(event: events.AnyEvent | Restored) -> int:

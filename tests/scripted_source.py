@@ -29,6 +29,8 @@ class ScriptedSource:
         self._queue.put(list(batch))
 
     def end(self, reason: str) -> None:
+        """As a worker's client tells it: first as an event."""
+        self.say(events.Status(state="ended", detail=reason))
         self._queue.put(reason)
 
     def receive(self, timeout_s: float) -> list[events.AnyEvent]:

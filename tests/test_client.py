@@ -62,13 +62,17 @@ def texts(client: WorkerClient, count: int) -> list[str]:
 
 
 def ending(client: WorkerClient) -> str:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    """Why it ended, which its last event says, too: for those who only hear events."""
+    deadline, heard, why = time.monotonic() + 30, list[events.AnyEvent](), None
+    while why is None:
+        assert time.monotonic() < deadline, "it goes on"
         try:
-            client.receive(0.5)
+            heard += client.receive(0.5)
         except SourceEndedError as end:
-            return str(end)
-    raise AssertionError("it goes on")
+            why = str(end)
+    ends = [(at, event) for at, event in enumerate(heard) if isinstance(event, events.Status)]
+    assert ends == ([(len(heard) - 1, events.Status(state="ended", detail=why))] if why else [])
+    return why
 
 
 def gone(process_id: int) -> bool:
@@ -109,6 +113,8 @@ def test_a_kill_is_reported_and_a_new_start_works(start: Start) -> None:
     assert client.process_id is not None
     os.kill(client.process_id, signal.SIGKILL)
     assert ending(client) == "the worker was killed by signal 9 (SIGKILL)"
+    with pytest.raises(SourceEndedError, match="killed by signal 9"):  # and no event any more
+        client.receive(0.5)
     client.send(commands.Pause())  # nobody listens, nobody minds
     client.start()
     assert texts(client, 1) == ["tiny"]
@@ -219,9 +225,10 @@ def test_the_worker_is_out_of_reach_of_ctrl_c(start: Start) -> None:
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     client = WorkerClient(commands.WorkerConfig(), [str(tmp_path / "nothing")], tmp_path / "worker.log")
-    with pytest.raises(SourceEndedError, match="did not start"):
-        client.start()
+    client.start()
+    assert "the worker did not start: " in ending(client)
     client.close()
+    assert ending(client) == ""
 
 
 def test_no_place_for_a_log_is_no_reason_not_to_work(tmp_path: Path) -> None:

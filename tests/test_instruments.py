@@ -149,6 +149,7 @@ def test_the_sampler_ends_with_the_worker_and_begins_with_the_next() -> None:
     source = Instruments(inner, sampling)  # type: ignore[arg-type]
     source.start()
     inner.end("killed")
+    assert source.receive(0.1) == [events.Status(state="ended", detail="killed")]
     with pytest.raises(SourceEndedError, match="killed"):
         source.receive(0.1)
     assert not sampling.running

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
+from textual.widgets import OptionList
 
 from engines import events
 from kvtui.help_screen import HelpScreen
@@ -106,6 +108,33 @@ async def test_what_needs_its_worker_is_refused_in_one_line() -> None:
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
         await shows(pilot, "all runs, to choose one")
         assert "start the worker again" not in screen_text(app)
+
+
+async def test_the_list_of_runs_has_live_ones_first() -> None:
+    app, subscriber = make()
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "✓ done")
+        for number in range(3):
+            subscriber.present(f"cccc000{number}", f"shed{number}", "gone" if number < 2 else "live")
+        await until(pilot, lambda: len(app.watching.runs) == 5)
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(app.screen, RunsScreen))
+        await shows(pilot, "shed2:cccc")
+        lines = [line for line in screen_text(app).splitlines() if "smollm2-135m  2026" in line]
+        assert ["gone" in line for line in lines] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("key", ["l", "ctrl+p"])
+async def test_lists_bear_a_terminal_without_room(key: str) -> None:
+    app, _ = make()
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "✓ done")
+        await pilot.press(key)
+        await until(pilot, lambda: bool(app.screen.query(OptionList)))
+        for width in range(1, 16):
+            await pilot.resize_terminal(width, 3 + width % 5)
+        await pilot.resize_terminal(*SIZE)
+        await until(pilot, lambda: app.screen.query_one(OptionList).size.width > 12)
 
 
 async def test_before_any_run_is_there_it_says_so() -> None:

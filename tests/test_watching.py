@@ -241,6 +241,99 @@ def test_a_flood_of_runs_is_bounded_and_their_names_are_literal() -> None:
     assert "\x07" not in source.runs[0].model
 
 
+def here(source: WatchSource, subscriber: Told, run: str, state: str, day: int = 1) -> list[events.AnyEvent | Restored]:
+    """A presence, and what comes of it."""
+    presence = topics.Presence(run=run, state=state, since=f"2026-01-{day:02}T03:04:05+01:00")
+    subscriber.said.append(Message(run, topics.PRESENCE, topics.pack(presence, json=False), True))
+    return [*source.receive(0.0), *source.receive(0.0)]
+
+
+@pytest.mark.parametrize("live_only", [False, True])
+def test_a_live_run_is_found_behind_any_number_of_gone_ones(live_only: bool) -> None:
+    subscriber = Told()
+    source = WatchSource(subscriber, live_only=live_only)
+    for number in range(MOST_RUNS + 20):
+        here(source, subscriber, f"left{number}", "gone", day=1 + number % 28)
+    watched = source.watched
+    here(source, subscriber, "alive", "live")
+    assert source.watched == "alive"
+    assert source.runs[-1].id == "alive"
+    assert len(source.runs) == MOST_RUNS
+    assert not source.crowded
+    oldest = [run for run in source.runs if run.since.startswith("2026-01-01") and run.state == "gone"]
+    assert [run.id for run in oldest] == ([watched] if watched is not None else [])  # the oldest have made room
+    here(source, subscriber, "old", "gone", day=0)  # which is no date
+    assert all(run.id != "old" for run in source.runs)
+
+
+def test_what_is_watched_or_wanted_makes_no_room() -> None:
+    subscriber = Told()
+    source = WatchSource(subscriber)
+    for number in range(MOST_RUNS):
+        here(source, subscriber, f"left{number}", "gone", day=1 if number < 3 else 2)
+    assert source.watched == "left0"
+    assert source.choose("left1")
+    for number in range(2):
+        presence = topics.Presence(run=f"alive{number}", state="live", since="no date")
+        subscriber.said.append(Message(f"alive{number}", topics.PRESENCE, topics.pack(presence, json=False), True))
+    source._heard(subscriber.take(0.0)[0])
+    assert {"left0", "left1", "alive0"} <= {run.id for run in source.runs}
+    assert "left2" not in {run.id for run in source.runs}
+
+
+def test_a_run_that_is_not_kept_is_never_chosen() -> None:
+    subscriber = Told()
+    source = WatchSource(subscriber, live_only=True)
+    for number in range(MOST_RUNS):
+        here(source, subscriber, f"r{number}", "live")
+    assert not source.crowded
+    here(source, subscriber, "more", "live")
+    assert source.crowded
+    assert source.watched == "r0"
+    assert not source.choose("more")
+    source.receive(0.0)
+    assert source.run is not None
+    here(source, subscriber, "r7", "gone")
+    here(source, subscriber, "more", "live")  # with its next announcement
+    assert [run.id for run in source.runs if run.id in ("r7", "more")] == ["more"]
+    source._wanted = "r7"  # chosen in another thread, just before it made room
+    source.receive(0.0)
+    assert source.watched == "r0"
+
+
+def test_who_comes_back_is_joined_anew() -> None:
+    """The columns have said that it is gone, and nothing that follows would take that back."""
+    subscriber = Told()
+    source = WatchSource(subscriber)
+    state = RunState()
+
+    def apply(batch: list[events.AnyEvent | Restored]) -> None:
+        nonlocal state
+        for event in batch:
+            if isinstance(event, Restored):
+                state = event.state
+            else:
+                state.apply(event)
+
+    def snap() -> None:
+        picture = snapshot.Picture()
+        for event in RACE[: len(RACE) // 2]:
+            picture.add(event)
+        packed = snapshot.pack(picture, len(RACE) // 2)
+        assert packed is not None
+        subscriber.said.append(Message("r", topics.SNAPSHOT, packed, False))
+        apply([*source.receive(0.0)])
+
+    apply(here(source, subscriber, "r", "live"))
+    snap()
+    assert state.status == "racing"
+    apply(here(source, subscriber, "r", "gone"))
+    assert state.over
+    apply(here(source, subscriber, "r", "live"))
+    snap()
+    assert state.status == "racing"
+
+
 @pytest.mark.parametrize("live_only", [False, True])
 def test_what_a_crash_left_gives_way_to_a_live_run(live_only: bool) -> None:
     subscriber = Told()

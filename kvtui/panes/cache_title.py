@@ -9,7 +9,7 @@ from kvtui.cache_view import View, window
 from kvtui.panes.lines import Lines, Piece, pieces_len, spread
 from kvtui.state import RunState
 
-_RUNS = {"racing": "▶ racing", "paused": "‖ paused", "idle": "■ idle"}
+_RUNS = {"racing": "▶ racing", "paused": "‖ paused", "idle": "■ idle", "ended": "■ ended", "gone": "✖ gone"}
 
 
 class CacheTitle(Lines):

@@ -51,7 +51,8 @@ class Gauges(Lines):
     def key(self) -> Any:
         machine = self._state.machine
         links = [link.history.version for link in machine.links.values()]
-        return id(machine), machine.host.version, links, self._window_s, self._place, palette.now.name
+        over = self._state.over
+        return id(machine), over, machine.host.version, links, self._window_s, self._place, palette.now.name
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         machine = self._state.machine
@@ -59,9 +60,13 @@ class Gauges(Lines):
         if machine.latest is None:
             return [title, [], [("  Nothing is known of the machine yet.", palette.style(palette.now.dim))]]
         device, host = self._device(machine, machine.latest), self._host(machine, machine.latest)
+        each = self._each_link(machine)
+        if self._state.over:  # nobody measures any more: the graphs are the past, and there is no present
+            for gauge in (*device, *host, *each):
+                gauge.facts = ["–"]
         if width < SIDE_BY_SIDE_FROM:
             return [title, *_drawn([*device, *host], width, height - 1)]
-        half, device = (width - 2) // 2, [*device, *self._each_link(machine)]
+        half, device = (width - 2) // 2, [*device, *each]
         left, right = _drawn(device, half, height - 1), _drawn(host, width - 2 - half, height - 1)
         blank = [(" " * half, palette.style())]
         lines = []
@@ -77,6 +82,8 @@ class Gauges(Lines):
         right: list[Piece] = []
         if sample is not None and lost(sample):
             right = [(f"✖ {lost(sample)} ", palette.style(palette.now.error, bold=True))]
+        elif self._state.over:
+            right = [("not measured any more ", dim)]
         elif sample is not None and sample.gpus:
             gpu = self._gpu(sample)
             right = [(f"{_named(gpu, sample, self._place)} ", dim)] if gpu is not None else []

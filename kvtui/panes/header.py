@@ -11,8 +11,14 @@ from kvtui.literal import one_line
 from kvtui.panes.lines import Lines, Piece, pieces_len, spread
 from kvtui.state import RunState
 
-_STATES = {"racing": "▶ racing", "paused": "‖ paused", "idle": "■ ready", "loading": "◌ loading"}
-
+WORKER_ENDED = "✖ worker ended"
+_STATES = {
+    "racing": "▶ racing",
+    "paused": "‖ paused",
+    "idle": "■ ready",
+    "loading": "◌ loading",
+    "ended": WORKER_ENDED,
+}
 
 PUBLISHED_EVERY_S, PUBLISHED_WELL = 0.5, "mqtt connected"
 LABELLED_FROM, LABELLED_WITH_CHANGES_FROM = 72, 100  # columns
@@ -24,7 +30,7 @@ class Header(Lines):
         self._config = config
         self._state = RunState()
         self._ended = False
-        self._budget = config.budget
+        self._budget: float | None = config.budget if config.engines else None  # without any, they are somebody else's
         self._changes: list[str] = []
         self.cancelling = False  # what the engines are at has still to end
         # What stands in place of the race's state and clock, with or without saying whose clock it is.
@@ -35,8 +41,8 @@ class Header(Lines):
         if self.published is not None:
             self.set_interval(PUBLISHED_EVERY_S, self.redraw)
 
-    def show(self, state: RunState, *, budget: float, changes: list[str], ended: bool) -> None:
-        """`changes` are what the next run will have that this one has not."""
+    def show(self, state: RunState, *, budget: float | None, changes: list[str], ended: bool) -> None:
+        """`changes` are what the next run will have that this one has not; a `budget` of None is not known."""
         self._state, self._ended, self._budget, self._changes = state, ended, budget, changes
         self.redraw()
 
@@ -60,7 +66,7 @@ class Header(Lines):
         labelled = width >= (LABELLED_WITH_CHANGES_FROM if self._changes else LABELLED_FROM)
         word, color = _STATES.get(state.status, state.status), _color(state.status, self._ended)
         if self._ended:
-            word = "✖ worker ended"
+            word = WORKER_ENDED
         elif self.cancelling:
             word, color = "◼ cancelling …", palette.now.warning
         right: list[Piece] = [(word, palette.style(color, bold=True))]
@@ -101,9 +107,9 @@ class Header(Lines):
         """Labels and values, in more words and in fewer. That the link is modelled is said in all of them: it is in
         every speed on the screen."""
         started = self._state.started
-        budget = ("budget", f"{self._budget:.2f}")
+        budget = [("budget", f"{self._budget:.2f}")] if self._budget is not None else []
         if started is None:
-            return [[("", one_line(self._config.model)), budget], [budget], []]
+            return [[("", one_line(self._config.model)), *budget], budget, []]
         model = one_line(started.model)
         device = "device (CPU stand-in)" if started.device_is_stand_in else started.device
         precision = started.precision.removeprefix("torch.")
@@ -112,12 +118,12 @@ class Header(Lines):
         last = [] if started.link.measured else [("", "modelled")]
         full, short = ("", f"{model} · {precision} · {device}"), ("", f"{model} · {device}")
         return [
-            [full, budget, link, ("context", f"{started.context_limit:,}")],
-            [full, budget, link],
-            [short, budget, link],
+            [full, *budget, link, ("context", f"{started.context_limit:,}")],
+            [full, *budget, link],
+            [short, *budget, link],
             [short, link],
             [("", model), link],
-            [budget, link],
+            [*budget, link],
             [link],
             [("", model), *last],
             last,
@@ -125,6 +131,6 @@ class Header(Lines):
 
 
 def _color(status: str, ended: bool) -> str:
-    if ended:
+    if ended or status == "ended":
         return palette.now.error
     return {"racing": palette.now.good, "paused": palette.now.warning}.get(status, palette.now.dim)

@@ -16,25 +16,28 @@ Fact = tuple[int, list[list[Piece]]]  # the greater, the sooner it gets room; wh
 
 
 class MachineLine(Lines):
-    """Not there before anything is known."""
+    """Not there before anything is known. When the worker has ended, nobody measures any more."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._sample: Sample | None = None
+        self._over = False
 
     def show(self, state: RunState) -> None:
-        self._sample = state.machine.latest
+        self._sample, self._over = state.machine.latest, state.over
         self.set_class(self._sample is not None, "-known")
         self.redraw()
 
     def key(self) -> Any:
-        return id(self._sample), palette.now.name
+        return id(self._sample), self._over, palette.now.name
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         sample = self._sample
         if sample is None:
             return []
         facts = [*_gpu_facts(sample), *_host_facts(sample)]
+        if self._over:
+            facts = [(weight, _unknown(words[0])) for weight, words in facts]
         said: dict[int, list[Piece]] = {}  # by place in the line
         room = width - 2 + len(GAP)
         for at in sorted(range(len(facts)), key=lambda at: -facts[at][0]):
@@ -120,6 +123,12 @@ def _host_facts(sample: Sample) -> list[Fact]:
     if sample.pinned_bytes:
         facts.append((5, _fact("pinned", _size(sample.pinned_bytes))))
     return facts
+
+
+def _unknown(words: list[Piece]) -> list[list[Piece]]:
+    """The label without its figure; what has no label was a figure alone, or says what became of the driver."""
+    label = [words[0], ("–", palette.style(palette.now.dim))]
+    return [label] if len(words) > 1 else [words] if words[0][0].startswith("✖") else []
 
 
 def _gb(size_bytes: int | None) -> str:

@@ -172,7 +172,7 @@ class Stream(Lines):
             (r.request, len(r.tokens), len(r.differs), r.first_difference, r.status, r.outcome is None, id(r.decision))
             for r in self._requests()
         ]
-        return marks, self._back
+        return marks, self._back, self._over
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         requests = self._requests()
@@ -188,7 +188,7 @@ class Stream(Lines):
             joined((run.text, self._style(run, by_number.get(run.request))) for run in trimmed(line))
             for line in lines[first : first + height]
         ]
-        if requests and requests[-1].status == "decode" and first + height >= len(lines):
+        if requests and requests[-1].status == "decode" and not self._over and first + height >= len(lines):
             cursor = ("▌", palette.style(palette.engine_color(self.engine)))
             if shown:
                 shown[-1].append(cursor)
@@ -203,6 +203,10 @@ class Stream(Lines):
         quiet = palette.style(palette.now.dim, italic=True)
         shown = words.lines[max(0, len(words.lines) - height) :]
         return [[("".join(run.text for run in line), quiet)] for line in shown]
+
+    @property
+    def _over(self) -> bool:
+        return self._whole is not None and self._whole.over
 
     def _requests(self) -> list[RequestState]:
         state = self._state

@@ -21,7 +21,7 @@ class TransferGraph(Lines):
         self.engine = engine
         self._state: EngineState | None = None
         self._span_s = 2.0
-        self._measured = False
+        self._measured = self._over = False
         self._scale = 1.0
         self._foresight = False  # of any engine: then all give a line to it, as graphs are as tall in every column
 
@@ -29,7 +29,7 @@ class TransferGraph(Lines):
         self._state = state.engines.get(self.engine)
         self._span_s = time_scale(state)
         link = state.started.link if state.started is not None else None
-        self._measured = link is not None and link.measured
+        self._measured, self._over = link is not None and link.measured, state.over
         # The link's own speed is the full height for everyone.
         self._scale = link.bytes_per_s if link is not None and link.bytes_per_s > 0 else 1.0
         self._foresight = any(map(_foresees, state.engines.values()))
@@ -39,7 +39,7 @@ class TransferGraph(Lines):
         engine = self._state
         if engine is None or engine.transfer is None:
             return None
-        return engine.transfer_history.version, self._span_s, self._scale, self._measured, self._foresight
+        return engine.transfer_history.version, self._span_s, self._scale, self._measured, self._over, self._foresight
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
@@ -56,7 +56,9 @@ class TransferGraph(Lines):
         moved = history.between(engine.clock_s) - history.between(engine.clock_s - window_s)
         strong = palette.style(color, bold=True)
         now: list[Piece] = [("nothing moves", dim)]
-        if total:
+        if self._over:
+            now = [("–", dim)]
+        elif total:
             speed, limit = figures.rate(moved / window_s), figures.rate(self._scale)
             if limit.split(" ")[1] == speed.split(" ")[1]:
                 speed = speed.split(" ")[0]
@@ -64,7 +66,7 @@ class TransferGraph(Lines):
         label = self._label(spelling.arrows("host ⇄ device"))
         if pieces_len(label) + pieces_len(now) + 3 > width:
             label = self._label("link")
-        if pieces_len(label) + pieces_len(now) + 3 > width:
+        if pieces_len(label) + pieces_len(now) + 3 > width and not self._over:
             now = [(figures.rate(moved / window_s), strong)]
         lines = [rule(label, now, width)]
         if height >= 3:

@@ -31,12 +31,13 @@ _WHOLE = {  # of the run's states, those that every request which has not ended 
     "ended": ("■", "ended here"),
     "gone": ("✖", "broke off here"),
 }
+_OVER = ("ended", "gone")
 
 
 def state_of(request: RequestState | None, status: str) -> tuple[str, str]:
     """Glyph and word; `status` is the run's."""
     if request is None:
-        return "○", "waiting"
+        return _WHOLE[status] if status in _OVER else ("○", "waiting")
     if status in _WHOLE and request.outcome is None:
         return _WHOLE[status]
     return _STATES.get(request.status, ("○", request.status))
