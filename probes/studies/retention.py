@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,8 +158,8 @@ class RetentionStudy(ModelStudy):
     @cached_property
     def _possible(self) -> bool:
         """Whatever cannot be made is refused before hours are spent on the rest."""
-        tokens, cases = max(self.lengths)
-        for layout in self.layouts:
+        longest, shortest = max(self.lengths), min(self.lengths)
+        for (tokens, cases), layout in product((longest, shortest), self.layouts):
             for number in range(cases):
                 try:
                     self._case(layout, tokens, number)
