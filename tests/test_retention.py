@@ -291,7 +291,7 @@ def test_the_reading_says_who_keeps_what_and_where_the_model_itself_does_not_kno
     found = retained.results(rows)
     said = retained.reading(found)
     assert "With its full cache the model answered 50 of 80 questions rightly (62%" in said
-    assert "h2o kept 40% of the full cache's right answers" in said
+    assert "h2o answered 40% as many rightly as that" in said
     assert "with 30% of its KV on the device (39% at the peak)" in said
     assert "at budget 0.3: h2o at 504 tokens (from 25% right to 25%)" in said
     assert "At 4,004 tokens the model itself misses more than a quarter" in said

@@ -90,7 +90,7 @@ def _one(row: Row) -> str:
     if row["drop"] is None:
         return f"{row['engine']} answered {_counted(row)}{held}{peak}"
     kept, low, high = (f"{1 - row[name]:.0%}" for name in ("drop", "drop_high_95", "drop_low_95"))
-    return f"{row['engine']} kept {kept} of the full cache's right answers (95 % interval {low} to {high}){held}{peak}"
+    return f"{row['engine']} answered {kept} as many rightly as that (95 % interval {low} to {high}){held}{peak}"
 
 
 def _counted(row: Row) -> str:
