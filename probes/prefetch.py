@@ -20,7 +20,7 @@ from engines.events import Token
 from engines.model import Model
 from engines.random_weights import random_tensors
 from engines.shape import read_shape
-from probes.retention import passages
+from probes.prose import passages
 
 ENGINES = ("vllm", "infinigen", "infinigen+")
 MILLION = 1_000_000

@@ -23,7 +23,9 @@ from engines.classify import parts
 from engines.commands import Prompt
 from engines.hybrid import AnyEngine
 from engines.model import Model
-from probes.retention import CHOICES, KINDS, Question, best_choice, passages
+from probes.facts import CHOICES, KINDS, Question
+from probes.prose import Supply, passages
+from probes.retention import best_choice
 from probes.train_classifier import requests as labelled
 
 FIXED = ("vllm", "h2o", "h2o+", "infinigen", "infinigen+")
@@ -75,7 +77,6 @@ def make_stream(model: Model, requests: int, shortest: int, longest: int, seed: 
     `shortest` to `longest` tokens long; the others are short. The wordings that are not about facts are those that the
     classifier has never seen."""
     rng = random.Random(f"stream {requests} {seed}")
-    chat = Chat(model.tokenizer, model.context_limit)
     unseen: dict[str, list[str]] = {}
     for task, text in labelled(held_out=True):
         unseen.setdefault(task, []).append(text)
@@ -85,10 +86,10 @@ def make_stream(model: Model, requests: int, shortest: int, longest: int, seed: 
     long = facts + summaries
     lengths = [shortest + (longest - shortest) * place // max(1, long - 1) for place in range(long)]
     rng.shuffle(lengths)
-    stream = [_fact(rng, chat, length) for length in lengths[:facts]]
+    stream = [_fact(rng, model, length) for length in lengths[:facts]]
     for number, length in enumerate(lengths[facts:]):
         asked = parts(unseen["summary"][number % len(unseen["summary"])]).asked
-        stream.append(Asked("summary", _with_prose(rng, chat, length, [], asked)))
+        stream.append(Asked("summary", _with_prose(rng, model, length, [], asked)))
     for number in range(requests - long):
         task = ("writing", "chat", "code")[number % 3]
         stream.append(Asked(task, unseen[task][number // 3 % len(unseen[task])]))
@@ -198,23 +199,23 @@ def _unlimited(engine: AnyEngine) -> Iterator[None]:
         pool.cap_bytes, pool.peak_bytes, pool.peak_by_kind = cap_bytes, peak_bytes, peaks
 
 
-def _fact(rng: random.Random, chat: Chat, tokens: int) -> Asked:
+def _fact(rng: random.Random, model: Model, tokens: int) -> Asked:
     kinds = rng.sample(KINDS, 3)
     choices = {kind: rng.sample(kind.values, CHOICES) for kind in kinds}
     truths = {kind: rng.choice(choices[kind]) for kind in kinds}
-    text = _with_prose(rng, chat, tokens, [kind.said.format(truths[kind]) for kind in kinds], kinds[0].asked)
+    text = _with_prose(rng, model, tokens, [kind.said.format(truths[kind]) for kind in kinds], kinds[0].asked)
     return Asked("lookup", text, Question(kinds[0], truths[kinds[0]], tuple(choices[kinds[0]])))
 
 
-def _with_prose(rng: random.Random, chat: Chat, tokens: int, facts: list[str], asked: str) -> str:
-    """About so many tokens of prose, with the facts somewhere in it, and what is asked of it."""
-    known = passages()
-    rng.shuffle(known)
+def _with_prose(rng: random.Random, model: Model, tokens: int, facts: list[str], asked: str) -> str:
+    """About so many tokens of prose, with the facts somewhere in it, and what is asked of it. Raises BadRequest when
+    there is not so much."""
+    chat = Chat(model.tokenizer, model.context_limit)
+    supply = Supply(passages(), rng, model.tokenizer)
     sentences: list[str] = []
     room = tokens - len(chat.render(Prompt(text=" ".join([*facts, asked]))).token_ids)
     while room > 0:
-        passage = known.pop() if known else rng.choice(passages())
-        for sentence in " ".join(passage.split()).split(". "):
+        for sentence in " ".join(supply.take().split()).split(". "):
             room -= len(chat.render_follow_up(Prompt(text=sentence)).token_ids) - len(
                 chat.render_follow_up(Prompt(text=".")).token_ids
             )

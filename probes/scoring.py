@@ -32,7 +32,7 @@ class Scoring:
 
 def prompt(model: Model, tokens: int) -> list[int]:
     """Real prose of that many tokens, over and over if need be."""
-    from probes.retention import passages
+    from probes.prose import passages
 
     ids = model.tokenizer.encode("\n\n".join(passages()), add_special_tokens=False)
     return (ids * (tokens // len(ids) + 1))[:tokens]

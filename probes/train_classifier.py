@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from engines.classify import TASKS, features
-from probes.retention import passages
+from probes.prose import passages
 
 ABOUT_A_TEXT = ("summary", "lookup", "reasoning")
 PENALTY = 0.3  # on the squared weights; anything from 0.1 to 1 does as well by cross-validation over templates

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from engines.classify import HEAD_CHARS, TAIL_CHARS, TASKS, classify, parts
-from probes.train_classifier import confusion, macro_f1, passages, requests
+from probes.prose import passages
+from probes.train_classifier import confusion, macro_f1, requests
 
 
 def test_held_out_requests_are_told_apart() -> None:

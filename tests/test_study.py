@@ -10,13 +10,15 @@ import pytest
 
 import engines
 from probes import ablation, chunks, retention, scoring, study
+from probes.conversations import LAYOUTS, make_case
+from probes.facts import CHOICES
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_the_interval_is_wilsons() -> None:
-    found = retention.Retention(asked=200, right=190, tokens=1000, device_kv_bytes=1, peak_share=0.3)
+    found = retention.Retention(asked=200, right=190)
     low, high = found.interval
     assert (round(low, 4), round(high, 4)) == (0.9104, 0.9726)
 
@@ -36,27 +38,18 @@ def test_flash_scoring_keeps_the_same_at_a_fraction_of_the_memory(monkeypatch: p
     assert flash["transient_bytes"] < 0.2 * flash["eager_bytes"]
 
 
-@pytest.mark.parametrize("layout", retention.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_case_holds_its_facts_early_and_its_questions_have_one_answer(smollm2, layout: str) -> None:
-    case = retention.make_case(smollm2, layout, 700, seed=3)
+    case = make_case(smollm2, layout, 700, seed=3)
     text = "\n".join(message["content"] for message in case.messages)
     for question in case.questions:
-        said = question.kind.said.format(question.truth)
+        said = question.said
         assert text.count(said) == 1
         assert text.index(said) < len(text) / 2
         assert question.truth in question.choices
-        assert len(set(question.choices)) == retention.CHOICES
-    assert retention.make_case(smollm2, layout, 700, seed=3) == case
-    assert retention.make_case(smollm2, layout, 700, seed=4) != case
-
-
-def test_several_lengths_together_are_all_their_questions() -> None:
-    short = retention.Retention(40, 30, tokens=10_000, device_kv_bytes=3_000, peak_share=0.31, cases=10)
-    long = retention.Retention(20, 5, tokens=20_000, device_kv_bytes=6_000, peak_share=0.3, cases=5)
-    both = retention.together([short, long])
-    assert (both.asked, both.right, both.cases) == (60, 35, 15)
-    assert both.device_kv_bytes / both.tokens == pytest.approx(0.3)
-    assert both.peak_share == 0.31
+        assert len(set(question.choices)) == CHOICES
+    assert make_case(smollm2, layout, 700, seed=3) == case
+    assert make_case(smollm2, layout, 700, seed=4) != case
 
 
 @pytest.mark.slow
@@ -74,9 +67,9 @@ def test_the_ablation_sets_each_variant_beside_the_others(smollm2, monkeypatch: 
 
 def test_a_full_cache_remembers(smollm2) -> None:
     engine = engines.create_engine("vllm", smollm2)
-    right, tokens = retention.ask(engine, retention.make_case(smollm2, "first", 300, seed=0))
-    assert right >= 3
-    assert 250 < tokens < 700
+    found = retention.ask(engine, make_case(smollm2, "first", 300, seed=0))
+    assert sum(found.right) >= 3
+    assert 250 < found.tokens < 700
 
 
 def test_the_command_prints_a_table_or_json_and_refuses_in_one_line() -> None:
