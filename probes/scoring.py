@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -38,13 +39,23 @@ def prompt(model: Model, tokens: int) -> list[int]:
     return (ids * (tokens // len(ids) + 1))[:tokens]
 
 
-def study(model: Model, budget: float, equal_at: int, memory_at: int, time_at: int, repeats: int = 2) -> list[dict]:
+def study(
+    model: Model,
+    budget: float,
+    equal_at: int,
+    memory_at: int,
+    time_at: int,
+    repeats: int = 2,
+    said: Callable[[str], None] = lambda line: None,
+) -> list[dict]:
     """Rows for flash and sampled scoring: kept sets at `equal_at`, memory at `memory_at`, time at `time_at` tokens."""
     rows = []
+    said(f"eager scoring of {equal_at:,} tokens")
     ids = prompt(model, equal_at)
     exact = _masses(model, ids, budget, "flash")
     eager = _kept(model, ids, budget, "eager")
     for scoring in ("flash", "sampled"):
+        said(f"{scoring} scoring of {equal_at:,}, {memory_at:,} and {time_at:,} tokens")
         kept = _kept(model, ids, budget, scoring)
         overlap = sum(len(a & b) for a, b in zip(kept, eager, strict=True)) / sum(map(len, eager))
         retained = _retained(exact, kept, eager)

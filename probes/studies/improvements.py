@@ -35,6 +35,8 @@ class Scoring(ModelStudy):
         super().add_options(parser)
         _budget(parser)
         parser.add_argument("--tokens", type=int, default=2048, help="length at which kept sets are compared")
+        parser.add_argument("--memory-tokens", type=int, default=8192, help="length at which memory is compared")
+        parser.add_argument("--time-tokens", type=int, default=4096, help="length at which time is compared")
 
     def cells(self) -> list[Cell]:
         return [{"tokens": self.options.tokens}]
@@ -42,7 +44,10 @@ class Scoring(ModelStudy):
     def measure(self, cell: Cell) -> Rows:
         from probes import scoring
 
-        return scoring.study(self.model, self.options.budget, self.options.tokens, 8192, 4096)
+        chosen = self.options
+        return scoring.study(
+            self.model, chosen.budget, chosen.tokens, chosen.memory_tokens, chosen.time_tokens, said=self.said
+        )
 
     def reading(self, results: Rows) -> str:
         said = [
