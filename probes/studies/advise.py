@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         if "measure" not in options:
             print(
                 f"kvtui: {FOLDER} holds no records of {one_line(options.model)}: measuring a short one of each engine "
-                "first, which takes minutes (ctrl+c leaves off)",
+                "first; on a CPU a quarter of an hour or more (ctrl+c leaves off)",
                 file=sys.stderr,
             )
         records, notes = _measured(options, context), []
