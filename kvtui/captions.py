@@ -42,7 +42,7 @@ class Caption:
 def captions(state: RunState) -> list[Caption]:
     """Raises nothing and keeps nothing: the same state gives the same captions."""
     if state.started is None:
-        return [_loading(state)]
+        return [*_ended(state)] if state.over else [_loading(state)]
     prompt = state.prompt
     if prompt is None:
         return [*_ended(state)]

@@ -122,13 +122,13 @@ class WatchSource:
                 return batch
 
     def _switched(self) -> list[events.AnyEvent | Restored]:
-        """An empty screen for a run that was just chosen; what it is comes from its snapshot."""
+        """An empty screen for a run that was just chosen; what it is comes from its snapshot, if one was kept."""
         wanted, self._wanted = self._wanted, None
         if wanted is None or wanted == self.watched or all(run.id != wanted for run in self.runs):
             return []
         self.watched, self._joining = wanted, Joining()
         self._subscriber.watch(wanted)
-        return [Restored(RunState())]
+        return [Restored(RunState()), *self._ended()]
 
     def _heard(self, message: Message) -> list[events.AnyEvent | Restored]:
         try:

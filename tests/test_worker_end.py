@@ -35,6 +35,7 @@ from kvtui.watching import WatchSource, whose
 from probes import snapshot, topics
 from probes.connection import Standing
 from probes.subscriber import Message
+from tests.race_fakes import ENVIRONMENT
 from tests.scripted_source import ScriptedSource
 from tests.synthetic import Race, started, whole_race
 from tests.test_app import screen_text, shows, until
@@ -58,6 +59,7 @@ AGAIN = [
 
 def test_every_one_who_hears_events_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """From a real process, through all that stands between it and the screen."""
+    monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
     monkeypatch.setattr(
         connecting, "WorkerClient", lambda config: client.WorkerClient(config, WORKER, Path(os.devnull) / "no log")
     )
@@ -318,6 +320,10 @@ def test_captions_say_it_and_nothing_in_the_present_tense() -> None:
     assert any("read the 64 tokens" in caption.text for caption in captions(state))
     state.apply(END)
     assert [caption.text for caption in captions(state)] == ["The worker was killed by signal 9 (SIGKILL)"]
+    nothing = RunState()
+    assert captions(nothing)
+    nothing.apply(events.Status(state="gone"))
+    assert captions(nothing) == []
 
 
 def test_a_watched_run_numbers_its_own_engines() -> None:
@@ -337,6 +343,8 @@ async def test_columns_are_numbered_as_they_stand_and_a_budget_is_shown_when_it_
         presence = topics.Presence(run="r", state="gone", host="lab")
         subscriber.said.append(Message("r", topics.PRESENCE, topics.pack(presence, json=False), True))
         await shows(pilot, "✖ gone")
+        await shows(pilot, "■ it is over, and nothing of it is known")
+        assert "waiting for" not in screen_text(app)
         assert "budget" not in screen_text(app)
         picture = snapshot.Picture()
         picture.add(started(engines))

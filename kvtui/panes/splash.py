@@ -40,7 +40,7 @@ class Splash(Vertical):
         super().__init__()
         self._engines = engines
         self._begun = f"{'starting the worker' if engines else 'waiting'} for {one_line(model)}"
-        self._shown: object = None
+        self._shown: object = (None, False)
 
     def compose(self) -> ComposeResult:
         caches = _COUNT.get(len(self._engines), "several KV caches")
@@ -63,11 +63,14 @@ class Splash(Vertical):
 
     def show(self, state: RunState) -> None:
         loading = state.loading
-        if loading is self._shown:
+        if (loading, state.over) == self._shown:
             return
-        self._shown = loading
+        self._shown = loading, state.over
         done = [f"✓ {one_line(stage)}" for stage in state.stages[:-1]]
-        now = one_line(loading.stage) if loading is not None else self._begun
-        self.query_one("#stages", Static).update(Content("\n".join([*done[-4:], f"◌ {now}"])))
+        now = f"◌ {one_line(loading.stage) if loading is not None else self._begun}"
+        if state.over:
+            now = "■ it is over, and nothing of it is known" if loading is None else f"■ it ended at: {now[2:]}"
+        self.query_one("#stages", Static).update(Content("\n".join([*done[-4:], now])))
         fraction = loading.fraction if loading is not None else None
+        self.query_one(ProgressBar).display = not state.over
         self.query_one(ProgressBar).update(total=None if fraction is None else 1.0, progress=fraction or 0.0)
