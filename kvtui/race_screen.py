@@ -203,8 +203,9 @@ class RaceScreen(Captioned[None]):
             if chosen and not isinstance(self.focused, AskInput):
                 self.set_focus(column)  # at once: `focus` waits, and could be overtaken by the next key's
         for tabs in self.query(Tabs):
-            if active in self._engines:
-                tabs.active = f"tab-{self._engines.index(active)}"
+            tab = f"tab-{self._engines.index(active)}" if active in self._engines else ""
+            if tab and tabs.query(f"#{tab}"):  # none of them while the screen is taken down
+                tabs.active = tab
         await self._zoom(self.has_class("-zoomed"))
 
     def banner(self, text: str) -> None:
