@@ -62,13 +62,14 @@ class Loading(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 class RunStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     """Sent once the weights are loaded, and again when knobs or the set of engines change. `dtype` is that of the KV
-    cache, and of the weights if `weights` does not say otherwise ("int8")."""
+    cache, and of the weights if `weights` does not say otherwise ("int8"). `link` is None where nobody tells of one: a
+    server alone."""
 
     model: str
     dtype: str
     device: str
     device_is_stand_in: bool
-    link: LinkInfo
+    link: LinkInfo | None
     engines: list[EngineInfo]
     layers: int
     kv_heads: int
@@ -244,7 +245,8 @@ class Decision(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Outcome(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """The end of a request in one engine. `outcome` is "ok", "device_oom", "error" or "cancelled"."""
+    """The end of a request in one engine. `outcome` is "ok", "device_oom", "error" or "cancelled". `prompt_tokens` are
+    those of the whole conversation; 0 where a server that was sent text has not counted them."""
 
     request: int
     outcome: str

@@ -285,13 +285,13 @@ class Race:
                 prefill = config.prefill if config.prefill in PREFILLS[engine_id] else None
                 where = {"server": config.server} if engine_id == SERVER else {}
                 engine = self._build(engine_id, self._model, prefill=prefill, **options, **where)
-                self._link = self._link or engine.link_info
+                self._link = engine.link_info or self._link
             except OutOfMemory as full:  # this lane shows it; the others race on
                 fault = full
             lanes.append(
                 Lane(engine_id, engine, self._model, self._emit, self._wall, observe=config.observe, fault=fault)
             )
-        if self._link is None and fault is not None:
+        if not self._runs and fault is not None and all(lane.engine is None for lane in lanes):
             raise fault
         self._lanes = lanes
         for lane in lanes:
@@ -319,7 +319,6 @@ class Race:
 
     def _announce(self) -> None:
         model, config = self._model, self._config
-        assert self._link is not None, "announced before any engine was built"
         self._emit(
             RunStarted(
                 model=model.name,

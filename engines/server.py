@@ -37,9 +37,7 @@ class ServerEngine:
     def __init__(self, model: Any, address: str, *, key: str = "", silence_s: float = SILENCE_S) -> None:
         self.label = events.ENGINE_LABELS[self.id]
         self.model, self.address = model, address
-        self.link_info = events.LinkInfo(
-            profile="unknown", measured=False, bytes_per_s=0.0, latency_s=0.0, description="not told by the server"
-        )
+        self.link_info = None  # a server does not tell of one
         self.device_pool, self.host_pool = Pool("device"), Pool("host")  # stay empty
         self.clock_s = 0.0
         self._key, self._silence_s = key, silence_s
@@ -164,6 +162,8 @@ class ServerEngine:
         assert talk is not None
         assert talk.served is not None
         self._first_reading = talk.first_reading
+        if talk.way != IDS:  # another tokenizer, whose count comes with the answer's end, or never
+            self._prompt_tokens = 0
         self._load = events.ServerLoad(clock_s=self.clock_s, model=talk.served.name, compares=talk.way == IDS)
         return self._load
 
@@ -210,8 +210,8 @@ class ServerEngine:
         assert self._talk is not None
         self._talk.messages.append({"role": "assistant", "content": self._content})
         self._talk.text += self._content
-        if self._talk.way != IDS and end.prompt_tokens:  # its tokenizer counts otherwise than the one here
-            self._prompt_tokens = end.prompt_tokens
+        if self._talk.way != IDS:
+            self._prompt_tokens = end.prompt_tokens or 0
         return self._ended("ok", "")
 
     def _ended(self, outcome: str, detail: str) -> events.Outcome:

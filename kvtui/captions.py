@@ -112,8 +112,8 @@ def _fetches(state: RunState, engine: EngineState, request: RequestState) -> Ite
     cache = engine.cache
     if cache is None or cache.fetched_tokens < 1 or request.outcome is not None or not request.tokens:
         return
-    measured = state.started is not None and state.started.link.measured
-    how = "measured" if measured else "modelled"
+    link = state.started.link if state.started is not None else None
+    how = "measured" if link is not None and link.measured else "modelled"
     what = f"{cache.fetched_tokens:,.0f} of {figures.counted(cache.tokens, 'token')}"
     yield Caption(f"fetches {engine.id}", f"{engine.label} fetches {what} a step over the link ({how})", 40, engine.id)
 

@@ -102,6 +102,7 @@ def _torch(torch: dict[str, Any] | None, why: str) -> list[Finding]:
 
 def _gpus(torch: dict[str, Any] | None) -> list[Finding]:
     """The driver as NVML tells of it, against what torch can use."""
+    from kvtui.machine import NO_DRIVER
     from probes.gpu import GpuProbe
 
     stand_in = "The CPU plays the device (a stand-in), and the link is modelled; both are marked on the screen."
@@ -114,7 +115,7 @@ def _gpus(torch: dict[str, Any] | None) -> list[Finding]:
         return [Finding("GPU", NOTE, found, stand_in, "pip install --force-reinstall nvidia-ml-py")]
     usable = torch["devices"] if torch is not None else []
     if not reading.driver:
-        return [Finding("GPU", NOTE, "no NVIDIA driver was found", stand_in)]
+        return [Finding("GPU", NOTE, NO_DRIVER, stand_in)]
     if reading.driver != "ok":
         fix = "nvidia-smi should say the same; load the driver anew or restart the machine"
         return [Finding("GPU", NOTE, f"the driver does not answer: {brief(reading.driver)}", stand_in, fix)]

@@ -18,6 +18,7 @@ from engines.events import UNKNOWN_TOKEN, Cache, Heads, Loading, Notice, Outcome
 from kvtui import figures
 from kvtui.connecting import connecting
 from kvtui.literal import brief, literal, one_line
+from kvtui.names import OTHER, served
 from kvtui.source import Restored, Source, SourceEndedError
 from kvtui.state import EngineState, RequestState, RunState
 from kvtui.trace import TraceReader, TraceWriter
@@ -175,7 +176,7 @@ def _row(state: RunState, outcome: Outcome) -> dict[str, Any]:
     return {
         "engine": engine.id,
         "prompt_index": outcome.request,
-        "prompt_tokens": request.prompt_tokens,
+        "prompt_tokens": request.counted_tokens,
         "tokens": [None if token == UNKNOWN_TOKEN else token for token in request.tokens],
         "text": request.text,
         "ttft_s": outcome.ttft_s,
@@ -218,11 +219,7 @@ def _report(state: RunState, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "model": started.model,
         "device": started.device,
-        "link": {
-            "profile": started.link.profile,
-            "measured": started.link.measured,
-            "bytes_per_s": started.link.bytes_per_s,
-        },
+        "link": {name: getattr(started.link, name, None) for name in ("profile", "measured", "bytes_per_s")},
         "runs": sorted(rows, key=lambda row: (row["prompt_index"], order[row["engine"]])),
     }
 
@@ -240,6 +237,8 @@ def _describe(state: RunState, rows: list[dict[str, Any]], *, first: bool) -> st
             cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
         ]
         lines.append("   " + "  ".join(cells).rstrip())
+    if any(served(state, state.engines[row["engine"]]).startswith(OTHER) for row in rows):
+        lines.append(f"   ({OTHER} another model than {one_line(_started(state).model)}, the local one)")
     for row in rows:
         lines += ["", f"   {state.engines[row['engine']].label}:"]
         if row["text"].strip():
@@ -251,8 +250,10 @@ def _describe(state: RunState, rows: list[dict[str, Any]], *, first: bool) -> st
 
 
 def _cells(state: RunState, row: dict[str, Any]) -> tuple[str, ...]:
+    engine = state.engines[row["engine"]]
+    model = served(state, engine)
     return (
-        state.engines[row["engine"]].label,
+        f"{engine.label} ({model})" if model else engine.label,
         row["outcome"],
         f"{len(row['tokens']):,}",
         figures.seconds(row["ttft_s"]),
@@ -268,8 +269,10 @@ def _cells(state: RunState, row: dict[str, Any]) -> tuple[str, ...]:
 def _heading(state: RunState) -> str:
     started = _started(state)
     device = f"{started.device}{' (CPU stand-in)' if started.device_is_stand_in else ''}"
-    link = f"{started.link.description or started.link.profile} ({'measured' if started.link.measured else 'modelled'})"
-    return f"{started.model} · {started.precision} · device {device} · link {link} · times on each engine's own clock"
+    facts = [started.model, started.precision, f"device {device}"]
+    if (link := started.link) is not None:
+        facts.append(f"link {link.description or link.profile} ({'measured' if link.measured else 'modelled'})")
+    return " · ".join([*facts, "times on each engine's own clock"])
 
 
 def _started(state: RunState) -> RunStarted:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from engines.events import Event, Gpu, Sample, Transfer
 from probes.history import History
 
+NO_DRIVER = "no NVIDIA driver was found"
 RATE_WINDOW_S = 1.0  # engines tell what they moved in pieces, at most ten times a second
 HOST_FIGURES = (
     "worker_rss_bytes",

@@ -37,7 +37,7 @@ def menu(app: KvtuiApp) -> Iterator[SystemCommand]:
     yield SystemCommand("Machine", "GPU, link, CPU and memory over time (g)", app.action_machine)
     yield SystemCommand("Ask", "To the input line (i)", app.race.action_ask)
     yield SystemCommand("Open a file", "The document that the next question is about (ctrl+o)", app.action_open)
-    yield SystemCommand("New conversation", "For the next question (ctrl+n)", app.action_new_conversation)
+    yield SystemCommand("New conversation", "From the input line on (ctrl+n)", app.action_new_conversation)
     yield SystemCommand("Restart worker", "After it ended (w)", app.action_restart)
     yield SystemCommand("Save screen", "As a picture, SVG (s)", app.action_save_screen)
     yield SystemCommand("Suspend", "Back to the shell; fg goes on (ctrl+z)", app.action_suspend_process)

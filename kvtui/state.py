@@ -32,7 +32,7 @@ class RequestState:
     request: int
     title: str = ""
     follow_up: bool = False
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # by the local tokenizer
     asked: str = ""  # what the model reads: token i ends at `offsets[i]`, the first one is at `first_position`
     offsets: list[int] = field(default_factory=list)
     first_position: int = 0
@@ -49,6 +49,15 @@ class RequestState:
     first_difference: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
     decision: events.Decision | None = None  # of an engine that chooses among others
+    text_only: bool = False  # of a server that was sent the conversation as text, and has a tokenizer of its own
+
+    @property
+    def counted_tokens(self) -> int | None:
+        """How many tokens were asked; where only text was sent, of the whole conversation as the server counted it:
+        None while it has not."""
+        if not self.text_only:
+            return self.prompt_tokens
+        return self.outcome.prompt_tokens or None if self.outcome is not None else None
 
     @property
     def ttft_s(self) -> float | None:
@@ -81,6 +90,7 @@ class RequestState:
         return "".join(self.texts)
 
     def add_token(self, event: events.Token) -> None:
+        self.text_only = self.text_only or event.token_id == events.UNKNOWN_TOKEN
         self.tokens.append(event.token_id)
         self.texts.append(event.text)
         if self.last_token_clock_s is None:
@@ -375,6 +385,8 @@ class RunState:
     def _on_server_load(self, event: events.ServerLoad) -> None:
         engine = self.engine_for(event)
         engine.load = event
+        if event.compares is False and engine.current is not None and engine.current.outcome is None:
+            engine.current.text_only = True
         if event.kv_usage is not None:
             engine.load_history.add(event.clock_s, event.kv_usage)
 
@@ -385,8 +397,6 @@ class RunState:
         request = self._request(self.engine_for(event), event.request)
         request.outcome = event
         request.status = event.outcome
-        if event.prompt_tokens and events.UNKNOWN_TOKEN in request.tokens:  # it has a tokenizer of its own
-            request.prompt_tokens = event.prompt_tokens
 
     def _on_sample(self, event: events.Sample) -> None:
         self.machine.add_sample(event)

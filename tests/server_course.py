@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from fake_server import recorded
-from race_fakes import FakeEngine, FakeModel
+from race_fakes import FakeEngine, FakeModel, full_device
 
 from engines.commands import Prompt, WorkerConfig
 from engines.events import SERVER, Outcome, ServerLoad, Token
@@ -65,13 +65,16 @@ class ServerCourse:
     server's column's own."""
 
     def __init__(
-        self, address: str, *prompts: Prompt, answer=ANSWER, engines=("vllm", SERVER), key="", silence_s=20.0, **knobs
-    ):
+        self, address: str, *prompts: Prompt, answer=ANSWER, engines=("vllm", SERVER), key="", silence_s=20.0,
+        unbuildable=(), **knobs
+    ):  # fmt: skip
         self.events: list[Any] = []
         self.built: dict[str, Any] = {}
         model = RecordedModel()
 
         def build(engine_id, model, *, server=None, **options):
+            if engine_id in unbuildable:
+                raise full_device()
             made: Any = FakeEngine(engine_id, model, answer)
             if engine_id == SERVER:
                 made = ServerEngine(model, server, key=key, silence_s=silence_s)

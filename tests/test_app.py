@@ -197,6 +197,18 @@ async def test_asking_and_following_up() -> None:
         assert source.sent[-1] == commands.Rerun()
 
 
+async def test_ctrl_n_leads_to_the_input_line_and_the_help_says_so() -> None:
+    app, source = make([started()])
+    async with app.run_test(size=(120, 60)) as pilot:
+        await shows(pilot, "paste a document, or ask …")
+        await pilot.press("ctrl+n", "r")
+        assert (app.race.composer.input.value, source.sent) == ("r", [])
+        await pilot.press("escape", "question_mark")
+        await shows(pilot, "begin a new conversation")
+        (line,) = [line for line in screen_text(app).splitlines() if "ctrl+n" in line and "conversation" in line]
+        assert "input line" in line
+
+
 @pytest.mark.parametrize("focus", [True, False])
 async def test_a_megabyte_of_paste_becomes_a_chip_at_once(focus: bool) -> None:
     app, source = make([started()])

@@ -20,11 +20,12 @@ from tests.test_app import make, screen_text, shows, until
 from tests.test_replay import write_race
 
 
-def told(width: int, changes: list[str], measured: bool = False, weights: str = "") -> str:
+def told(width: int, changes: list[str], measured: bool = False, published: str = "", weights: str = "") -> str:
     state, event = RunState(), replace(started(), weights=weights)
     state.apply(replace(event, link=replace(event.link, measured=measured)))
     header = Header(commands.WorkerConfig())
     header._state, header._changes = state, changes
+    header.published = (lambda: published) if published else None
     (line,) = header.draw(width, 1)
     assert pieces_len(line) == width
     return "".join(text for text, _ in line)
@@ -40,6 +41,20 @@ def test_modelled_stays(width: int, count: int) -> None:
     assert "modelled" in text
     assert ("  clock 00:00.0 " if width >= (100 if count else 80) else "  00:00.0 ") in text
     assert ("next run (r) " in text) == (count > 0 and width >= 60)
+
+
+@pytest.mark.parametrize("published", ["mqtt connected", "mqtt waiting 4,112", ""])
+@pytest.mark.parametrize("width", [80, 100, 120, 160])
+def test_what_keys_change_stays(width: int, published: str) -> None:
+    text = told(width, [], published=published)
+    assert "budget 0.30" in text
+    assert "modelled" in text
+    assert text.startswith(" kvtui ")
+    assert published[:4] in text
+    if width == 120:
+        assert "smollm2-135m" in text
+        assert "link A100:PCIe4 (modelled)" in text
+        assert ("device (CPU stand-in)" in text) == (published != "mqtt waiting 4,112")
 
 
 def test_more_room_more_facts() -> None:

@@ -333,6 +333,22 @@ def test_what_is_not_told_throughout_takes_no_room_and_no_chart_is_there_twice()
     assert gauges_of(both).count("to device") == 3  # of all of them, and of each
 
 
+def test_without_a_gpu_both_halves_are_used_and_what_moved_is_told_with_its_peak() -> None:
+    bare = replace(HOST, run="r", driver="")
+    batch: list[events.AnyEvent] = [replace(started(), run="r")]
+    for step in range(1, 20):
+        batch += [moved(step, 10**9 if step < 10 else 0, measured=False), replace(bare, wall_s=step + 0.5)]
+    shown = gauges_of(batch)
+    assert "no NVIDIA driver was found" in shown  # in the words of `kvtui doctor`
+    charts = [line for line in shown.splitlines() if "┤" in line]
+    assert sum("┤" in line[:59] for line in charts) == pytest.approx(sum("┤" in line[59:] for line in charts), abs=2)
+    (traffic,) = [line[:59] for line in shown.splitlines() if "InfiniGen to device" in line]
+    assert traffic.rstrip().endswith("now 0 B/s  peak 1.00 GB/s modelled")
+    assert "1.00 GB/s┤" in shown
+    assert "hatched up to the peak" in shown.splitlines()[-1]
+    assert shown.splitlines()[-2].split() == ["−2", "min", "−1", "min", "now"] * 2
+
+
 async def test_the_key_to_another_gpu_is_there_where_there_is_another() -> None:
     source = ScriptedSource([replace(started(), run="r"), replace(HOST, run="r", wall_s=1.0)])
     app = KvtuiApp(commands.WorkerConfig(), source)

@@ -75,7 +75,9 @@ async def test_the_status_bar_says_how_it_stands(monkeypatch: pytest.MonkeyPatch
             await shows(pilot, "mqtt waiting 1")
             publisher._came.clear()
             publisher.standing = Standing("connected")
-            await shows(pilot, "mqtt connected")
+            await shows(pilot, "  mqtt  ■ ready")  # the budget needs the room more than "connected" does
+            await pilot.resize_terminal(140, 36)
+            await shows(pilot, "  mqtt connected  ■ ready")
             publisher.standing = Standing("off", "not authorised")
             await shows(pilot, "mqtt off")
 

@@ -21,8 +21,11 @@ from kvtui.app import KvtuiApp
 from kvtui.cli import cli
 from kvtui.configuration import _apart
 from kvtui.inspection import NOT_TOLD, Place, facts
-from kvtui.panes import server_load
+from kvtui.names import served
+from kvtui.panes import borders, server_load
 from kvtui.panes.column import Column
+from kvtui.panes.comparison import Comparison
+from kvtui.panes.header import Header
 from kvtui.panes.heatmap import Heatmap
 from kvtui.panes.memory import MemoryGraph
 from kvtui.panes.podium import Podium
@@ -31,7 +34,7 @@ from kvtui.panes.vitals import Vitals
 from kvtui.state import RunState
 from tests.scripted_source import ScriptedSource
 from tests.synthetic import Race, started
-from tests.test_app import screen_text, shows
+from tests.test_app import screen_text, shows, until
 
 LOAD = events.ServerLoad(
     run="synthetic", engine=SERVER, clock_s=2.3, model="smollm2-135m", compares=True, kv_usage=0.028,
@@ -187,7 +190,8 @@ def test_unknown_memory_is_no_small_memory() -> None:
     assert all("on clocks of their own" in fact for fact in fastest)
     told = drawn(MemoryGraph(SERVER), state)
     assert "2.80 % in use" in told
-    assert "1 running, 2 waiting" in told
+    assert "1 ran, 2 waited" in told
+    assert "unknown" in drawn(MemoryGraph(SERVER), state_of(None), 120, 1)  # not everybody else's figures
     legend = drawn(MemoryGraph("vllm"), state, 120, 1)
     assert "vLLM server –" in legend
     for pane in (MemoryGraph(SERVER), Podium(SERVER), TransferGraph(SERVER), Heatmap(SERVER)):
@@ -222,6 +226,99 @@ def test_json_and_table_tell_null_rather_than_nought() -> None:
         "model": "smollm2-135m", "compares": True, "kv_usage_peak": 0.031, "preemptions": 3, "prefix_hit_share": 0.431,
     }  # fmt: skip
     assert headless._cells(state, server)[-4:] == ("–", "–", "–", "–")
+
+
+def test_a_server_alone_has_no_link_and_nothing_is_modelled() -> None:
+    state = RunState()
+    state.apply_all([replace(event, link=None) if isinstance(event, events.RunStarted) else event for event in race()])
+    told = json.loads(json.dumps(headless._report(state, [])))
+    assert told["link"] == {"profile": None, "measured": None, "bytes_per_s": None}
+    header = Header(WorkerConfig())
+    header._state = state
+    for said in (headless._heading(state), "".join(text for text, _ in header.draw(160, 1)[0])):
+        assert "smollm2-135m" in said
+        assert "link" not in said
+        assert "modelled" not in said
+
+
+@pytest.mark.parametrize(
+    ("model", "other"),
+    [("smollm2-135m", False), ("HuggingFaceTB/SmolLM2-135M-Instruct", False), ("Qwen/Qwen2.5-0.5B-Instruct", True)],
+)
+def test_the_model_is_named_and_another_one_is_marked(model: str, other: bool) -> None:
+    state = state_of(replace(LOAD, model=model))
+    assert served(state, state.engines[SERVER]) == ("≠ " if other else "") + model
+    assert served(state, state.engines["vllm"]) == ""
+    rows = [headless._row(state, engine.requests[0].outcome) for engine in state.engines.values()]
+    table = headless._describe(state, rows, first=False)
+    assert f"vLLM server ({'≠ ' if other else ''}{model})" in table
+    assert ("≠ another model than smollm2-135m" in table) == other
+
+
+def test_figures_that_nobody_reads_any_more_say_when_they_were_read() -> None:
+    running = [e for e in race() if not isinstance(e, events.Outcome) or e.engine != SERVER]
+    state = RunState()
+    state.apply_all(running)
+    told = drawn(MemoryGraph(SERVER), state)
+    assert "2.80 % in use\n1 running, 2 waiting, 3 preempted" in told
+    assert "2.80 % in use" in drawn(Podium(SERVER), state, 60, 8)
+    state = state_of()
+    told = drawn(MemoryGraph(SERVER), state, 48)
+    assert "2.80 % in use at 00:02.3\n1 ran, 2 waited, 3 preempted" in told
+    assert "in use at 00:02.3" in drawn(Podium(SERVER), state, 60, 8)
+
+
+def test_before_the_next_request_is_sent_the_figures_are_the_last_ones() -> None:
+    state = state_of()
+    state.apply(events.Submitted(request=1, title="", text="x", offsets=[1], prompt_tokens=1, clock_s=3.0))
+    assert "in use at 00:02.3" in drawn(MemoryGraph(SERVER), state)
+
+
+async def test_the_column_zoomed_shows_more_of_the_memory_not_less() -> None:
+    config = WorkerConfig(engines=["vllm", SERVER], server="http://host:8000")
+    for size in ((120, 36), (80, 24)):
+        app = KvtuiApp(config, ScriptedSource(race(replace(LOAD, model="Qwen/Qwen2.5-0.5B-Instruct"))))
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda app=app: len(app.race._columns) == 2)
+            await pilot.press("right")
+            await shows(pilot, "2 vLLM server  ≠ Qwen/Qwen2.5-0.5B-Instruct ")
+            before = app.race._columns[1]._memory.size.height
+            await pilot.press("enter")
+            await shows(pilot, "KV memory 0–100 %")
+            await shows(pilot, "1 ran, 2 waited, 3 preempted")
+            assert "2.80 % in use at 00:02.3" in screen_text(app)
+            assert app.race._columns[1]._memory.size.height > before
+            assert app.race._columns[1]._stream.size.height >= 4
+            assert not app.race.query(Comparison)
+
+
+async def test_where_the_server_is_stands_in_its_lower_border() -> None:
+    said = race()
+    address = "http://gpu-17.cluster.example.org:8000/v2"
+    knobs = {"clock": "its own wall time", "address": address}
+    infos = [replace(info, knobs=knobs if info.id == SERVER else {}) for info in said[0].engines]
+    infos.append(replace(infos[0], id="h2o"))
+    app = KvtuiApp(WorkerConfig(), ScriptedSource([replace(said[0], engines=infos), *said[1:]]))
+    async with app.run_test(size=(120, 36)) as pilot:  # three columns of 40
+        await shows(pilot, " gpu-17.cluster.example.org:8000 ─")
+        await pilot.resize_terminal(240, 36)
+        await shows(pilot, f" {address}, clock its own wall time ─")
+
+
+@pytest.mark.parametrize("room", range(4, 60))
+def test_borders_hold_whole_words(room: int) -> None:
+    eager = {"heavy_share": 0.5, "alpha": 9.0, "budget": 0.3, "prefill": "eager", "anchors": 0.6, "victim": "x"}
+    whole = ["anchors 0.6", "eager prefill", "budget 0.3", "α 9", "heavy 0.5"]
+    told = borders.knobs_told(eager, room)
+    fits = [", ".join(whole[:n]) for n in range(1, 6) if len(", ".join(whole[:n])) <= room]
+    assert told == (fits[-1] if fits else "anchors 0.6"[: room - 1].rstrip() + "…")
+    name = borders.model_told("≠ Qwen/Qwen2.5-0.5B-Instruct", room)
+    assert len(name) <= room
+    assert name.startswith("≠ Q")
+    assert name == "≠ Qwen2.5-0.5B-Instruct" or not 23 <= room < 28
+    address = borders.knobs_told({"address": "http://[::1]:8000/a", "clock": "its own wall time"}, room)
+    assert len(address) <= room
+    assert "[::1]:8000" in address or room < 10
 
 
 async def test_the_column_among_others() -> None:

@@ -54,6 +54,20 @@ async def test_six_columns_fit_side_by_side(width: int) -> None:
         assert not app.race.query_one(Tabs).display
 
 
+@pytest.mark.parametrize("width", [144, 150, 156, 162, 168, 174, 180, 200])
+async def test_no_word_is_cut_in_a_border(width: int) -> None:
+    knobs = {"recent": 0.5, "budget": 0.3, "alpha": 9.0, "prefill": "eager", "anchors": 0.6, "heavy_share": 0.5}
+    said = race(*HERE)
+    infos = [replace(info, knobs=knobs) for info in said[0].engines]
+    app = KvtuiApp(commands.WorkerConfig(engines=HERE), ScriptedSource([replace(said[0], engines=infos), *said[1:]]))
+    async with app.run_test(size=(width, 48)) as pilot:
+        await shows(pilot, "anchors 0.6")
+        (border,) = [line for line in screen_text(app).splitlines() if "anchors 0.6" in line]
+        assert "…" not in border
+        assert border.count("anchors 0.6") == len(HERE)
+        assert ("eager prefill" in border) == (width >= 6 * 32)
+
+
 async def test_six_columns_become_tabs_where_they_would_be_too_thin() -> None:
     app = make(*HERE)
     async with app.run_test(size=(143, 40)) as pilot:

@@ -12,9 +12,9 @@ from engines.events import ENGINE_LABELS
 from kvtui import figures, palette
 from kvtui.cache_view import View, column_of, line_of, position_at, rows_for, source_at, window
 from kvtui.literal import one_line
+from kvtui.panes.awaited import awaited
 from kvtui.panes.heatmap import paint
 from kvtui.panes.lines import Lines, Piece, overlaid, pieces_len, rule
-from kvtui.panes.server_load import NOT_TOLD
 from kvtui.state import EngineState
 
 GUTTER = 5
@@ -59,7 +59,7 @@ class CachePicture(Lines):
 
     def key(self) -> Any:
         cache = self._state.cache if self._state is not None else None
-        seen = (id(cache), cache.version, id(self._heads())) if cache is not None else None
+        seen = (id(cache), cache.version, id(self._heads())) if cache is not None else awaited(self._state)
         return palette.now.name, seen, self._view, self._cursor, window(self._view, self._tokens)
 
     def _heads(self) -> Any:
@@ -85,8 +85,9 @@ class CachePicture(Lines):
                 line = overlaid(line, column, (HERE, strong))
             lines.append([*self._margin(y, here, row, sources, rows, margin, named), *line])
         if not picture:
-            remote = self._state is not None and self._state.remote
-            nothing = (NOT_TOLD if remote else "nothing to show yet", palette.style(palette.now.dim, italic=True))
+            seen = self._state is not None and self._state.cache is not None  # but not its heads
+            words = "nothing to show yet" if seen else awaited(self._state)
+            nothing = (words, palette.style(palette.now.dim, italic=True))
             lines.append([(" " * margin, nothing[1]) if named else self._short_name(margin), nothing])
         return lines
 

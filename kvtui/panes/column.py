@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from engines.events import ENGINE_LABELS
+from engines.events import ENGINE_LABELS, SERVER
 from kvtui import palette
-from kvtui.improvements import Knob
 from kvtui.literal import one_line
+from kvtui.names import OTHER, served
+from kvtui.panes import borders
 from kvtui.panes.heatmap import Heatmap
 from kvtui.panes.memory import MemoryGraph
 from kvtui.panes.podium import Podium, presented
@@ -23,6 +24,7 @@ from kvtui.panes.vitals import Vitals
 from kvtui.state import RunState
 
 THIN = 28  # cells; there a title has none to spare
+AROUND_LABEL = 6  # cells of a border: its corners, a line and a space at each end
 
 
 class Column(Vertical, can_focus=True):
@@ -54,21 +56,24 @@ class Column(Vertical, can_focus=True):
         engine = state.engines.get(self.engine)
         audience = presented(self)
         thin = self.size.width < THIN
-        if engine is not None and (engine.label, engine.knobs, audience, thin) != self._named:
-            self._named = engine.label, dict(engine.knobs), audience, thin
+        model = served(state, engine) if engine is not None else ""
+        named = (audience, thin, model, self.outer_size.width, palette.now.name)
+        if engine is not None and (engine.label, engine.knobs, *named) != self._named:
+            self._named = engine.label, dict(engine.knobs), *named
             title = f"{self.number} {one_line(engine.label)}"
-            self.border_title = Content(title if thin else f" {title} ")  # a string would be markup
-            self.border_subtitle = Content("" if audience else one_line(", ".join(_knobs(engine.knobs))))
+            room = self.outer_size.width - AROUND_LABEL
+            self.border_title = self._titled(title if thin else f" {title} ", model, room)
+            self.border_subtitle = Content("" if audience else borders.knobs_told(engine.knobs, room))
         for pane in (self._vitals, self._podium, self._memory, self._heatmap, self._transfer):
             pane.show(state)
         if self._plot is not None:
             self._plot.show(state)
 
     async def zoom(self, zoomed: bool, state: RunState) -> None:
-        """With a plot of all engines when zoomed. plotext is imported only then."""
+        """With a plot of all engines' bytes when zoomed, where it has any. plotext is imported only then."""
         if not self.is_attached:  # on its way out
             return
-        if zoomed and self._plot is None:
+        if zoomed and self._plot is None and self.engine != SERVER:
             from kvtui.panes.comparison import Comparison
 
             self._plot = Comparison()
@@ -79,28 +84,16 @@ class Column(Vertical, can_focus=True):
         self.show_text(state)
         self.show_figures(state)
 
+    def _titled(self, title: str, model: str, room: int) -> Content:
+        """The engine's name and, of a server, its model's: that stands out when it is another model than here."""
+        if self.engine != SERVER:
+            return Content(title)  # a string would be markup
+        ground = palette.now.background
+        self.styles.border_title_background = ground  # the engine's colour ends with its name
+        named = f" {borders.model_told(model, room - cell_len(title) - 1)}" if model else ""
+        mark = f"bold {palette.now.warning}" if model.startswith(OTHER) else palette.now.dim
+        color = palette.engine_color(self.engine)
+        return Content.assemble((title, f"bold {ground} on {color}"), (named, f"{mark} on {ground}"))
+
     def action_scroll_text(self, lines: int) -> None:
         self._stream.scroll_back(-lines)
-
-
-def _knobs(knobs: Mapping[str, Knob]) -> list[str]:
-    """As few words as the lower border has room for, improvements first: which budget is in the header, too."""
-    shown = {name: value for name, value in knobs.items() if name not in _NOBODYS_CHOICE and value not in _OFF}
-    if shown.get("scoring") == shown.get("prefill"):
-        shown.pop("scoring", None)
-    order = sorted(shown, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    return [_knob(name, shown[name]) for name in order]
-
-
-_FIRST = ("anchors", "scoring", "prefetch", "prefill", "budget", "budget_tokens", "alpha")
-_NOBODYS_CHOICE = ("arena_tokens", "victim")
-_OFF: tuple[Knob, ...] = (None, 0, "off")  # False is 0
-
-
-def _knob(name: str, value: Knob) -> str:
-    if name in ("prefill", "scoring", "prefetch"):
-        return f"{value} {name}"
-    short = {"heavy_share": "heavy", "partial_ratio": "partial", "alpha": "α"}.get(name, name.replace("_", " "))
-    if value is True:
-        return short
-    return f"{short} {value:g}" if isinstance(value, float) else f"{short} {value}"

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from engines.events import Gpu, Sample
 from kvtui import figures, palette
 from kvtui.literal import one_line
-from kvtui.machine import Machine, Place, place, together
+from kvtui.machine import NO_DRIVER, Machine, Place, place, together
 from kvtui.names import name_of
-from kvtui.panes import graph
-from kvtui.panes.lines import Lines, Piece, pieces_len, rule, spread, to_pieces, to_strip
+from kvtui.panes.chart import Columns, Gauge, drawn, halves, legend, tops
+from kvtui.panes.lines import Lines, Piece, spread, to_pieces, to_strip
 from kvtui.panes.machine_line import held, lost, pcie, percent, rate
 from kvtui.state import RunState
 from probes.history import Bucket, History
 
 SIDE_BY_SIDE_FROM = 100  # cells
+LEGEND_FROM = 8  # lines
 COMPARED_S = 2.0  # what is held against each other is averaged: the driver looks at 20 ms, engines tell in pieces
 _DIRECTIONS = (
     ("to device", "pcie_rx_bytes_per_s", "h2d_bytes_per_s"),
     ("to host", "pcie_tx_bytes_per_s", "d2h_bytes_per_s"),
 )
-Columns = Callable[[int], Sequence[Bucket | None]]  # so many of them
-
-
-@dataclass
-class Gauge:
-    """`facts` are what it is now, in order of importance; `scale` is the graph's height."""
-
-    label: str
-    facts: list[str]
-    columns: Columns | None = None
-    scale: float = 1.0
-    color: str = field(default_factory=lambda: palette.now.foreground)
 
 
 class Gauges(Lines):
@@ -64,17 +52,22 @@ class Gauges(Lines):
         if self._state.over:  # nobody measures any more: the graphs are the past, and there is no present
             for gauge in (*device, *host, *each):
                 gauge.facts = ["–"]
-        if width < SIDE_BY_SIDE_FROM:
-            return [title, *_drawn([*device, *host], width, height - 1)]
-        half, device = (width - 2) // 2, [*device, *each]
-        left, right = _drawn(device, half, height - 1), _drawn(host, width - 2 - half, height - 1)
+        wide = width >= SIDE_BY_SIDE_FROM
+        half = (width - 2) // 2 if wide else width
+        explained = f" {legend(width - 1, half, self._window_s)}" if height >= LEGEND_FROM else ""
+        below: list[list[Piece]] = [[(explained, palette.style(palette.now.dim, italic=True))]] if explained else []
+        room = height - 1 - len(below)
+        if not wide:
+            return [title, *drawn([*device, *host], width, room, self._window_s), *below]
+        ones, others = halves([*device, *each], host)
+        left, right = (drawn(side, half, room, self._window_s) for side in (ones, others))
         blank = [(" " * half, palette.style())]
         lines = []
         for row in range(max(len(left), len(right))):
             begin = to_pieces(to_strip(left[row], half)) if row < len(left) else []
             begin = spread(begin, [], half) if begin else blank
             lines.append([*begin, ("  ", palette.style()), *(right[row] if row < len(right) else [])])
-        return [title, *lines]
+        return [title, *lines, *below]
 
     def _title(self, width: int) -> list[Piece]:
         strong, dim = palette.style(palette.now.foreground, bold=True), palette.style(palette.now.dim)
@@ -88,7 +81,7 @@ class Gauges(Lines):
             gpu = self._gpu(sample)
             right = [(f"{_named(gpu, sample, self._place)} ", dim)] if gpu is not None else []
         elif sample is not None:
-            right = [("no GPU driver was found ", dim)]
+            right = [(f"{NO_DRIVER} ", dim)]
         return spread([(" machine  ", strong), (f"the last {_span(self._window_s)}", dim)], right, width)
 
     def _gpu(self, sample: Sample) -> Gpu | None:
@@ -100,11 +93,12 @@ class Gauges(Lines):
         gauges, gpu = [], self._gpu(sample)
         if machine.gpus:
             busy = percent(gpu.busy_percent) if gpu is not None else "n/a"
-            facts = [busy, *_condition(gpu)]
-            gauges.append(Gauge("GPU busy", facts, self._of_gpus(machine, "busy_percent", mean=True), 100))
+            columns = self._of_gpus(machine, "busy_percent", mean=True)
+            gauges.append(Gauge("GPU busy", busy, _condition(gpu), columns, 100.0, percent))
             memory = held(gpu.used_bytes, gpu.total_bytes) if gpu is not None else "n/a"
             scale = float(gpu.total_bytes or 1) if gpu is not None else 1.0
-            gauges.append(Gauge("GPU memory", [memory], self._of_gpus(machine, "used_bytes"), scale))
+            columns = self._of_gpus(machine, "used_bytes")
+            gauges.append(Gauge("GPU memory", memory, [], columns, scale, figures.size))
         for direction in _DIRECTIONS:
             gauges += self._link(machine, gpu, *direction)
         return gauges
@@ -118,29 +112,31 @@ class Gauges(Lines):
         bus = self._mean(machine, probed)
         engines = self._of_engines([link.history for link in links.values()], told)
         on_bus = self._of_gpus(machine, probed)
-        tops = [bucket[2] for columns in (engines, on_bus) for bucket in columns(100) if bucket is not None]
-        scale = figures.ceiling(max(tops, default=0.0))
+        scale = figures.ceiling(max([*tops(engines), *tops(on_bus)], default=0.0))
         each = [
             f"{one_line(name_of(id))} {figures.rate(value)}{'' if links[id].measured else ' modelled'}"
             for id, value in rates.items()
             if value or len(rates) == 1
         ]
-        whole = f"{rate(sum(rates.values()))}{' modelled' if rates and not measured else ''}"
+        whole, mark = rate(sum(rates.values())), "modelled" if rates and not measured else ""
         movers = self._movers(machine, told)
         gauges = []
         if machine.gpus:
             kind = pcie(gpu) if gpu is not None else "PCIe"
-            facts = [rate(bus)]
+            facts = []
             if bus is not None and measured:
-                facts.append(f"{_signed(bus - sum(measured))} beyond engines")
+                facts = [f"{_signed(bus - sum(measured))} beyond engines"]
             elif bus is not None and rates:
-                facts.append("modelled traffic apart")
-            gauges.append(Gauge(f"{kind} {label}", facts, on_bus, scale))
+                facts = ["modelled traffic apart"]
+            gauges.append(Gauge(f"{kind} {label}", rate(bus), facts, on_bus, scale, figures.rate, facts_first=1))
         if len(movers) == 1:  # its chart and that of all engines are the same
             (id,) = movers
-            gauges.append(Gauge(f"{one_line(name_of(id))} {label}", [whole], engines, scale, palette.engine_color(id)))
+            color = palette.engine_color(id)
+            name = f"{one_line(name_of(id))} {label}"
+            gauges.append(Gauge(name, whole, [], engines, scale, figures.rate, color, mark))
         elif links:
-            gauges.append(Gauge(f"engines {label}", [whole, *(each if len(rates) > 1 else [])], engines, scale))
+            each = each if len(rates) > 1 else []
+            gauges.append(Gauge(f"engines {label}", whole, each, engines, scale, figures.rate, mark=mark))
         return gauges
 
     def _each_link(self, machine: Machine) -> list[Gauge]:
@@ -150,45 +146,46 @@ class Gauges(Lines):
             parts = self._movers(machine, told)
             if len(parts) == 1:
                 continue
-            scale = figures.ceiling(max((top for part in parts.values() for top in _tops(part)), default=0.0))
+            scale = figures.ceiling(max((top for part in parts.values() for top in tops(part)), default=0.0))
             for id, part in parts.items():
                 now = self._recently(machine.links[id].history, told, machine)
-                facts = [f"{figures.rate(now)}{'' if machine.links[id].measured else ' modelled'}"]
-                name = f"{one_line(name_of(id))} {label}"
-                gauges.append(Gauge(name, facts, part, scale, palette.engine_color(id)))
+                mark = "" if machine.links[id].measured else "modelled"
+                name, color = f"{one_line(name_of(id))} {label}", palette.engine_color(id)
+                gauges.append(Gauge(name, figures.rate(now), [], part, scale, figures.rate, color, mark))
         return gauges
 
     def _movers(self, machine: Machine, told: str) -> dict[str, Columns]:
         """The engines that have moved anything in that direction."""
         parts = {id: self._of(link.history, told) for id, link in machine.links.items() if link.history.version}
-        return {id: part for id, part in parts.items() if max(_tops(part), default=0.0) > 0}
+        return {id: part for id, part in parts.items() if max(tops(part), default=0.0) > 0}
 
     def _recently(self, history: History, name: str, machine: Machine) -> float:
         return history.mean(name, machine.sampled_s - COMPARED_S, machine.sampled_s + 1e-6) or 0.0
 
     def _host(self, machine: Machine, sample: Sample) -> list[Gauge]:
-        cores = figures.ceiling(max([100.0, *_tops(self._of(machine.host, "host_cpu_percent"))]))
-        rss = figures.ceiling(max([1.0, *_tops(self._of(machine.host, "worker_rss_bytes"))]))
-        faults = figures.ceiling(max([1.0, *_tops(self._of(machine.host, "worker_page_faults_per_s"))]))
-        limit = sample.memory_limit_bytes
+        limit, faulted = sample.memory_limit_bytes, sample.worker_page_faults_per_s
         contained = [f"container {held(sample.memory_limit_used_bytes, limit)}"] if limit is not None else []
         pinned = [] if sample.pinned_bytes is None else [f"pinned {figures.size(sample.pinned_bytes)}"]
-        faulted = sample.worker_page_faults_per_s
-        rows: list[tuple[str, list[str], str, float]] = [
-            ("CPU, all programs", [percent(sample.host_cpu_percent)], "host_cpu_percent", cores),
-            ("worker's CPU", [percent(sample.worker_cpu_percent)], "worker_cpu_percent", cores),
-            ("UI's CPU", [percent(sample.face_cpu_percent)], "face_cpu_percent", 100.0),
-            ("worker's memory", [_bytes(sample.worker_rss_bytes), *pinned], "worker_rss_bytes", rss),
-            ("UI's memory", [_bytes(sample.face_rss_bytes)], "face_rss_bytes", rss),
-            (
-                "memory in use",
-                [held(sample.host_used_bytes, sample.host_total_bytes), *contained],
-                "host_used_bytes",
-                float(sample.host_total_bytes or 1),
-            ),
-            ("page faults", ["n/a" if faulted is None else f"{faulted:,.0f}/s"], "worker_page_faults_per_s", faults),
+        used = held(sample.host_used_bytes, sample.host_total_bytes)
+
+        def scale(name: str, least: float = 1.0) -> float:
+            return figures.ceiling(max([least, *tops(self._of(machine.host, name))]))
+
+        cores, own, rss = scale("host_cpu_percent", 100.0), scale("face_cpu_percent", 100.0), scale("worker_rss_bytes")
+        total, faults = float(sample.host_total_bytes or 1), scale("worker_page_faults_per_s")
+        rows: list[tuple[str, str, list[str], str, float, Callable[[float], str]]] = [
+            ("CPU, all programs", percent(sample.host_cpu_percent), [], "host_cpu_percent", cores, percent),
+            ("worker's CPU", percent(sample.worker_cpu_percent), [], "worker_cpu_percent", cores, percent),
+            ("UI's CPU", percent(sample.face_cpu_percent), [], "face_cpu_percent", own, percent),
+            ("worker's memory", _bytes(sample.worker_rss_bytes), pinned, "worker_rss_bytes", rss, figures.size),
+            ("UI's memory", _bytes(sample.face_rss_bytes), [], "face_rss_bytes", rss, figures.size),
+            ("memory in use", used, contained, "host_used_bytes", total, figures.size),
+            ("page faults", _faults(faulted), [], "worker_page_faults_per_s", faults, _faults),
         ]
-        return [Gauge(label, facts, self._of(machine.host, name), scale) for label, facts, name, scale in rows]
+        return [
+            Gauge(label, now, facts, self._of(machine.host, name), scale, unit)
+            for label, now, facts, name, scale, unit in rows
+        ]
 
     def _mean(self, machine: Machine, name: str) -> float | None:
         end_s = machine.sampled_s
@@ -225,42 +222,6 @@ def _summed(rows: list[Sequence[Bucket | None]], count: int = 1, mean: bool = Fa
     return found
 
 
-def _tops(columns: Columns) -> list[float]:
-    return [bucket[2] for bucket in columns(100) if bucket is not None]
-
-
-def _drawn(gauges: list[Gauge], width: int, height: int) -> list[list[Piece]]:
-    """Each with a line that says what it is, and as tall a graph as there is room for; those above get what is over.
-    What is not told throughout takes no room."""
-    lines: list[list[Piece]] = []
-    charts = [list(gauge.columns(width)) if gauge.columns is not None else [] for gauge in gauges]
-    told = [any(bucket is not None for bucket in chart) for chart in charts]
-    shown = [gauge for gauge, is_told in zip(gauges, told, strict=True) if is_told or not _says_nothing(gauge)]
-    room, over = divmod(max(0, height - len(shown)), max(1, sum(told)))
-    for gauge, chart, is_told in zip(gauges, charts, told, strict=True):
-        if gauge not in shown:
-            continue
-        label: list[Piece] = [(gauge.label, palette.style(palette.now.dim))]
-        facts: list[Piece] = []
-        for fact in gauge.facts:
-            style = palette.style(palette.now.dim if facts else gauge.color, bold=not facts)
-            more: list[Piece] = [*facts, (f"{'  ' * bool(facts)}{fact}", style)]
-            if facts and pieces_len(label) + pieces_len(more) + 3 > width:
-                break
-            facts = more
-        lines.append(rule(label, facts, width))
-        rows = room + (over > 0) if is_told else 0
-        over -= is_told
-        if rows:
-            columns = [None if b is None else (b[1], b[2] - b[1]) for b in chart]
-            lines += graph.stacked(columns, rows, gauge.scale, gauge.color)
-    return lines
-
-
-def _says_nothing(gauge: Gauge) -> bool:
-    return all(fact.endswith("n/a") for fact in gauge.facts)
-
-
 def _condition(gpu: Gpu | None) -> list[str]:
     """What has no graph: power, heat, clocks, NVLink."""
     if gpu is None:
@@ -285,6 +246,10 @@ def _named(gpu: Gpu, sample: Sample, chosen: Place | None) -> str:
 
 def _bytes(size_bytes: int | None) -> str:
     return "n/a" if size_bytes is None else figures.size(size_bytes)
+
+
+def _faults(per_s: float | None) -> str:
+    return "n/a" if per_s is None else f"{per_s:,.0f}/s"
 
 
 def _signed(bytes_per_s: float) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from engines.commands import WorkerConfig
+from engines.events import LinkInfo
 from kvtui import figures, palette
 from kvtui.literal import one_line
 from kvtui.panes.lines import Lines, Piece, pieces_len, spread
@@ -20,7 +22,7 @@ _STATES = {
     "ended": WORKER_ENDED,
 }
 
-PUBLISHED_EVERY_S, PUBLISHED_WELL = 0.5, "mqtt connected"
+PUBLISHED_EVERY_S, PUBLISHED_WELL, PUBLISHED_WELL_SHORT = 0.5, "mqtt connected", "mqtt"
 LABELLED_FROM, LABELLED_WITH_CHANGES_FROM = 72, 100  # columns
 
 
@@ -74,19 +76,21 @@ class Header(Lines):
             right += [("  clock " if labelled else "  ", dim), (f"{figures.clock(state.clock_s)} ", strong)]
         if self.replayed is not None:
             right = self.replayed(labelled)
+        rights = [right]
         if self.published is not None:
             said = self.published()
-            told = palette.now.dim if said == PUBLISHED_WELL else palette.now.warning
-            right = [(f"{said}  ", palette.style(told)), *right]
+            told = palette.style(palette.now.dim if said == PUBLISHED_WELL else palette.now.warning)
+            worded = [said, PUBLISHED_WELL_SHORT] if said == PUBLISHED_WELL else [said]
+            rights = [[(f"{words}  ", told), *right] for words in worded]
         left: list[Piece] = [(" kvtui ", palette.style(palette.now.background, palette.now.foreground, bold=True))]
         if self._changes:
             kept = sum(len(f"  {value}") for _, value in self._worded()[-1])
-            room = width - pieces_len(left) - pieces_len(right) - kept - 2
+            room = width - pieces_len(left) - pieces_len(rights[-1]) - kept - 2
             pending = self._next_run(room)
             left += pending if pieces_len(pending) <= room else []
-        for worded in self._worded():
+        for wording, right in product(self._worded(), rights):
             facts: list[Piece] = []
-            for label, value in worded:
+            for label, value in wording:
                 facts += [("  ", dim), (f"{label} " if label else "", dim), (value, plain)]
             if pieces_len(left) + pieces_len(facts) + pieces_len(right) + 2 <= width:
                 break
@@ -105,7 +109,7 @@ class Header(Lines):
 
     def _worded(self) -> list[list[tuple[str, str]]]:
         """Labels and values, in more words and in fewer. That the link is modelled is said in all of them: it is in
-        every speed on the screen."""
+        every speed on the screen. The budget, which keys change, goes last of the others."""
         started = self._state.started
         budget = [("budget", f"{self._budget:.2f}")] if self._budget is not None else []
         if started is None:
@@ -113,21 +117,26 @@ class Header(Lines):
         model = one_line(started.model)
         device = "device (CPU stand-in)" if started.device_is_stand_in else started.device
         precision = started.precision.removeprefix("torch.")
-        named = one_line(started.link.description or started.link.profile)
-        link = ("link", f"{named} ({'measured' if started.link.measured else 'modelled'})")
-        last = [] if started.link.measured else [("", "modelled")]
+        link, last = _link(started.link)
         full, short = ("", f"{model} · {precision} · {device}"), ("", f"{model} · {device}")
         return [
-            [full, *budget, link, ("context", f"{started.context_limit:,}")],
-            [full, *budget, link],
-            [short, *budget, link],
-            [short, link],
-            [("", model), link],
-            [*budget, link],
-            [link],
-            [("", model), *last],
+            [full, *budget, *link, ("context", f"{started.context_limit:,}")],
+            [full, *budget, *link],
+            [short, *budget, *link],
+            [("", model), *budget, *link],
+            [*budget, *link],
+            [("", model), *budget, *last],
+            [*budget, *last],
             last,
         ]
+
+
+def _link(info: LinkInfo | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Which it is, and what of it has to be said in any case. Nothing where nobody tells of one."""
+    if info is None:
+        return [], []
+    named = f"{one_line(info.description or info.profile)} ({'measured' if info.measured else 'modelled'})"
+    return [("link", named)], [] if info.measured else [("", "modelled")]
 
 
 def _color(status: str, ended: bool) -> str:

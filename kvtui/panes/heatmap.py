@@ -11,9 +11,10 @@ from kvtui import figures, palette
 from kvtui.cache_view import position_at, rows_for, source_at
 from kvtui.inspection import Place
 from kvtui.messages import Pointed
+from kvtui.panes.awaited import awaited
 from kvtui.panes.lines import Lines, Piece, joined, pieces_len, rule
 from kvtui.panes.podium import presented
-from kvtui.panes.server_load import NOT_TOLD, told_nothing
+from kvtui.panes.server_load import told_nothing
 from kvtui.state import EngineState, RunState
 
 
@@ -34,7 +35,9 @@ class Heatmap(Lines):
 
     def key(self) -> Any:
         cache = self._state.cache if self._state is not None else None
-        return (id(cache), cache.version, self._scale_tokens, self._anchors()) if cache is not None else None
+        if cache is None:
+            return awaited(self._state), self._anchors(), palette.now.name
+        return id(cache), cache.version, self._scale_tokens, self._anchors()
 
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim = palette.style(palette.now.dim)
@@ -45,9 +48,9 @@ class Heatmap(Lines):
             label, scale = "what the cache holds" if width >= 24 else "cache", ""
         lines = [rule(self._title(label, width - len(scale) - 3), [(scale, dim)] if scale else [], width)]
         picture_lines = height - 1
-        if self._state is not None and self._state.remote:
-            return lines + told_nothing(NOT_TOLD, width, picture_lines)
-        if cache is None or picture_lines < 1:
+        if cache is None:
+            return lines + told_nothing(awaited(self._state), width, picture_lines)
+        if picture_lines < 1:
             return lines
         from kvtui.panes import raster  # numpy, with the first picture rather than with the first frame
 

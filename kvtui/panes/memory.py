@@ -41,7 +41,7 @@ class MemoryGraph(Lines):
     def key(self) -> Any:
         engine = self._state
         if engine is not None and engine.remote:
-            return server_load.key(engine), self._all, self._span_s
+            return server_load.key(engine), self._span_s
         if engine is None or engine.memory is None:
             return None
         return engine.memory_history.version, id(engine.memory), self._all, self._scale, self._span_s
@@ -49,10 +49,8 @@ class MemoryGraph(Lines):
     def draw(self, width: int, height: int) -> list[list[Piece]]:
         dim, color = palette.style(palette.now.dim), palette.engine_color(self.engine)
         engine = self._state
-        if engine is not None and engine.remote and not (height == 1 and width >= WIDE):
-            return server_load.drawn(engine, width, height, self._span_s)
         if engine is not None and engine.remote:
-            return [rule([("KV memory", dim)], self._legend(width - 12), width)]
+            return server_load.drawn(engine, width, height, self._span_s)
         if engine is None or engine.memory is None:
             return [rule([("KV memory", dim)], [], width)]
         strong = palette.style(color, bold=True)

@@ -65,7 +65,7 @@ class Podium(Lines):
         if engine is None or request is None:
             return self._status
         held = (engine.cache_bytes, engine.host_bytes, paged_bytes(self._whole, self.engine), self._most_bytes())
-        told = server_load.usage(engine) if engine.remote else ""
+        told = server_load.key(engine) if engine.remote else None
         return request.request, request.status, self._status, held, told, _figures(request, engine.remote)
 
     def _most_bytes(self) -> int:
@@ -104,7 +104,7 @@ class Podium(Lines):
         no size, and no place on that scale."""
         if engine.remote:
             strong, plain = palette.style(palette.engine_color(self.engine), bold=True), palette.style()
-            return [[("KV ", plain), (server_load.usage(engine), strong)], []]
+            return [[("KV ", plain), (server_load.usage(engine, width - len("KV ")), strong)], []]
         if engine.memory is None:
             return []
         device, host = engine.cache_bytes or 0, engine.host_bytes or 0

@@ -75,7 +75,7 @@ class Vitals(Lines):
             len(request.differs),
             request.outcome is None,
             id(request.decision),
-            self._state.load.compares if self._state is not None and self._state.load is not None else None,
+            request.text_only,
             figures.ceiling(self._top_speed),
         )
 
@@ -134,9 +134,11 @@ class Vitals(Lines):
         dim = palette.style(palette.now.dim)
         if request is None:
             return []
-        count = f"{request.prompt_tokens:,} + {len(request.tokens):,}"
+        asked = request.counted_tokens
+        count = f"{'–' if asked is None else f'{asked:,}'} + {len(request.tokens):,}"
         worded = [f"{count} tokens", count]
-        if before := request.first_position:  # the conversation's, with which they fill the context
+        before = 0 if request.text_only else request.first_position  # who was sent it all has counted it all
+        if before:  # the conversation's, with which they fill the context
             worded = [f"{before:,} before + {count} tokens", f"{before:,} + {count} tokens", f"{before:,} + {count}"]
         counts = [[(words, dim)] for words in worded]
         if self.engine == PAGED:
@@ -146,8 +148,7 @@ class Vitals(Lines):
             where = f"from token {request.first_difference + 1:,} on"
             return ends([[(f"≠ differs {where}", mark)], [(f"≠ {where}", mark)]], [[]], width)
         if not request.differs:
-            load = self._state.load if self._state is not None else None
-            apart: list[Piece] = [("text only", dim)] if load is not None and load.compares is False else []
+            apart: list[Piece] = [("text only", dim)] if request.text_only else []
             return ends(counts, [apart, []], width)
         same = figures.counted(len(request.differs), "token")
         good = palette.style(palette.now.good, bold=True)
@@ -159,7 +160,7 @@ def _stage(request: RequestState) -> str:
     prefill = request.prefill
     if prefill is None:
         return f"0 of {request.prompt_tokens:,}"
-    if _at_once(prefill):
+    if at_once(prefill):
         return f"layer {prefill.layers_done} of {prefill.layers_total}"
     what = "context " if request.first_position else ""
     return f"{what}{round(share_read(request) * prefill.tokens_total):,} of {prefill.tokens_total:,}"
@@ -170,13 +171,13 @@ def share_read(request: RequestState) -> float:
     prefill = request.prefill
     if prefill is None or not prefill.tokens_total:
         return 0.0
-    if _at_once(prefill):
+    if at_once(prefill):
         return prefill.layers_done / prefill.layers_total
     piece = prefill.step_tokens * prefill.layers_done / max(1, prefill.layers_total)
     return min(1.0, (prefill.tokens_done + piece) / prefill.tokens_total)
 
 
-def _at_once(prefill: Prefill) -> bool:
+def at_once(prefill: Prefill) -> bool:
     """Whether the step holds the whole prompt (of older traces it is only known that it may)."""
     if prefill.step_tokens:
         return prefill.tokens_done == 0 and prefill.step_tokens == prefill.tokens_total
