@@ -203,7 +203,7 @@ class RaceScreen(Captioned[None]):
             if chosen and not isinstance(self.focused, AskInput):
                 self.set_focus(column)  # at once: `focus` waits, and could be overtaken by the next key's
         for tabs in self.query(Tabs):
-            if active in self._engines:
+            if active in self._engines and tabs.query(Tab):  # none where another race has begun meanwhile
                 tabs.active = f"tab-{self._engines.index(active)}"
         await self._zoom(self.has_class("-zoomed"))
 
