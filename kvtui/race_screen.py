@@ -204,7 +204,7 @@ class RaceScreen(Captioned[None]):
                 self.set_focus(column)  # at once: `focus` waits, and could be overtaken by the next key's
         for tabs in self.query(Tabs):
             tab = f"tab-{self._engines.index(active)}" if active in self._engines else ""
-            if tab and tabs.query(f"#{tab}"):  # none of them while the screen is taken down
+            if tab and tabs.query(f"#{tab}"):  # none where another race has begun, or all is taken down
                 tabs.active = tab
         await self._zoom(self.has_class("-zoomed"))
 
