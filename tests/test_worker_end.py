@@ -288,10 +288,11 @@ def test_what_is_not_measured_any_more_has_no_figure() -> None:
     text = " ".join("".join(part for part, _ in drawn).split())
     assert text == "✖ GPU driver lost (GPU is lost), looking again GPU – PCIe5x16 – worker – UI – CPU – RAM –"
     shown = gauges_of(said)
-    assert "180 %" not in shown
+    assert "now 180 %" not in shown
+    assert "now –  peak 180 %" in shown  # what was, was
     assert "worker's CPU" in shown
     assert "worker's CPU" in gauges_of(said[:-1])
-    assert "180 %" in gauges_of(said[:-1])
+    assert "now 180 %" in gauges_of(said[:-1])
 
 
 def test_columns_have_neither_a_speed_of_the_link_nor_a_cursor() -> None:

@@ -51,7 +51,7 @@ class Gauges(Lines):
         each = self._each_link(machine)
         if self._state.over:  # nobody measures any more: the graphs are the past, and there is no present
             for gauge in (*device, *host, *each):
-                gauge.facts = ["–"]
+                gauge.now, gauge.facts = "–", []
         wide = width >= SIDE_BY_SIDE_FROM
         half = (width - 2) // 2 if wide else width
         explained = f" {legend(width - 1, half, self._window_s)}" if height >= LEGEND_FROM else ""

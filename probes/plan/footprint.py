@@ -131,20 +131,25 @@ def _h2o(model: PlannedModel, request: Request, fused: bool) -> Footprint:
     rows, length = n, n
     if request.prefill == "chunked":
         rows, length = _last_piece(request, blocks)
-    prefill = held | {
+    prefill = held | _read(model, request, rows, length)
+    if "scores" not in prefill:
+        prefill["score tiles"] = _tile_bytes(model, rows, length, fused)
+    decode = held | {"activations": _activations(model, request.batch)}
+    return Footprint(_largest(prefill, decode), {})
+
+
+def _read(model: PlannedModel, request: Request, rows: int, length: int) -> dict[str, int]:
+    """What a layer holds while it reads `rows` of a prompt against `length` keys."""
+    found = {
         "layer KV": length * model.layer_token_bytes,
         "activations": _activations(model, rows, eager=request.prefill == "eager"),
     }
     if request.prefill == "eager":
-        prefill["scores"] = 4 * shape.heads * n * n
+        found["scores"] = 4 * model.shape.heads * request.context**2
     elif request.prefill == "published":
-        prefill["scores"] = published_scores(model, request)
-        prefill["layer KV"] *= request.batch
-        prefill["activations"] *= request.batch
-    else:
-        prefill["score tiles"] = _tile_bytes(model, rows, length, fused)
-    decode = held | {"activations": _activations(model, request.batch)}
-    return Footprint(_largest(prefill, decode), {})
+        found = {kind: size_bytes * request.batch for kind, size_bytes in found.items()}
+        found["scores"] = published_scores(model, request)
+    return found
 
 
 def _last_piece(request: Request, blocks: int) -> tuple[int, int]:
@@ -170,16 +175,7 @@ def _infinigen(model: PlannedModel, request: Request) -> Footprint:
         "partial weights": request.batch * heads * shape.head_dim * width * model.wide,
         "staging": request.batch * staging * model.layer_token_bytes,
     }
-    prefill = held | {
-        "layer KV": n * model.layer_token_bytes,
-        "activations": _activations(model, n, eager=request.prefill == "eager"),
-    }
-    if request.prefill == "eager":
-        prefill["scores"] = 4 * shape.heads * n * n
-    elif request.prefill == "published":
-        prefill["scores"] = published_scores(model, request)
-        prefill["layer KV"] *= request.batch
-        prefill["activations"] *= request.batch
+    prefill = held | _read(model, request, n, n)
     decode = held | {
         "speculation": 2 * shape.kv_heads * (n + request.new_tokens - 1) * 4,
         "activations": _activations(model, request.batch),
