@@ -29,8 +29,11 @@ GB = 1_000_000_000
 
 
 def test_a_worker_is_measured_and_may_go() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ready = "print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", ready], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"\n"  # it is all there
         probe = HostProbe(child.pid)
         there = Sample(**probe.read())
         assert there.worker_rss_bytes is not None

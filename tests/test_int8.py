@@ -274,6 +274,7 @@ def test_a_real_text_is_as_likely_as_in_16_bits(smollm2_bf16, smollm2_int8, chun
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("chunk", [512, pytest.param(16, marks=needs_library)])
 def test_a_real_document_is_as_likely_as_in_16_bits(smollm2_bf16, smollm2_int8, chunk: int) -> None:
     with torch.inference_mode():
